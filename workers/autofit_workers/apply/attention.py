@@ -16,7 +16,7 @@ from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS, KERNELS, Imple
 from autofit_workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
-_DECIDING = "_check_and_adjust_attn_implementation"  # of `PreTrainedModel`, whenever its attention is set
+_DECIDING = "_check_and_adjust_attn_implementation"  # called when a model's attention is set
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:

@@ -1,7 +1,8 @@
 """Casts a model's base weights to another type, or quantizes them with bitsandbytes or torchao.
 
-Linear layers are quantized one after the other as they move to the device, as transformers loads such a
-model: a layer's weights are on the device in 16 bits only while it is quantized.
+Base weights are a model's own, which are frozen beside an adapter. As when transformers loads a quantized
+model, linear layers are quantized one after the other as they move to the device: a layer's weights are on
+the device in 16 bits only while it is quantized.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
 
-# Data types that products are computed in; float32, bitsandbytes' default, for other precisions.
+# Dtype of matrix products by the knob `precision`; float32, bitsandbytes' default, for all others.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
-# Class of the weights of each layer class.
+# bitsandbytes' class of weights by its class of layers.
 _WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values() if isinstance(each, Bitsandbytes)}
-_KEPT_AS = {torch.float32: torch.float16}  # type before quantization, as most checkpoints have it
+_KEPT_AS = {torch.float32: torch.float16}  # dtype before quantization: most checkpoints are float16
 
 
 def import_library(base: str) -> None:
@@ -47,7 +48,7 @@ def library(base: str) -> ModuleType:
         MissingLibraryError: bitsandbytes is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
-    # bitsandbytes keeps its code table on the device of its first use, which may be a fake one.
+    # bitsandbytes caches its code table on the device of its first use, which may be a fake device.
     functional = bitsandbytes.functional
     if "dynamic" not in functional.name2qmap:
         functional.name2qmap["dynamic"] = functional.create_dynamic_map()
@@ -69,7 +70,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
     if isinstance(quantization, Torchao):
         config = torchao_weights.config_of(quantization.config, knobs.base)
-        model = model.to(dtype=compute_type)  # the type that products take
+        model = model.to(dtype=compute_type)  # dtype of matrix products
         torchao_weights.mark((layer for _, layer in _layers(model, knobs.base)), config)
         return model
     model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
@@ -79,10 +80,10 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
 
 def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
-    """Model prepared for an adapter: peft casts the weights beside bitsandbytes' quantized ones to float32.
+    """Model prepared for an adapter: weights that bitsandbytes has not quantized are cast to float32 by peft.
 
-    They keep their type if the precision is bf16, if the model will be sharded (the weights of a unit have
-    one type), and beside layers of torchao, which are quantized here.
+    They keep their dtype if the precision is bf16, if the model will be sharded (as weights of an FSDP unit
+    need one dtype), and in models that torchao quantizes; torchao's layers are quantized here.
     """
     torchao_weights.quantize_on(model)
     keeps_types = shards or knobs.precision == "bf16"
@@ -110,8 +111,8 @@ def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
 def quantize(module: nn.Module) -> None:
     """Quantizes a layer that `with_base` set up and that is on its device, if not quantized yet.
 
-    bitsandbytes itself does so when a parameter moves to a device; this function is for parameters whose data
-    were put there in another way, and for torchao's layers.
+    bitsandbytes itself quantizes a parameter in `Module.to`; this function is for parameters that came to the
+    device in another way, and for torchao's layers.
     """
     torchao_weights.quantize(module)
     kind = _WEIGHTS.get(type(module).__name__)
@@ -128,18 +129,18 @@ def quantized_before_sharding(
 ) -> None:
     """Quantizes the weights of a model on the CPU that will be sharded.
 
-    As transformers loads such a model, one layer after the other moves to the device and is quantized there;
-    its weight comes back, but the state for reading the weight stays. FullyShardedDataParallel
-    flattens weights of one floating-point type, so quantized ones are stored in the type of the others
-    (`bnb_4bit_quant_storage`).
+    As when transformers loads a quantized model, each layer's weight in turn moves to the device, is
+    quantized there, and moves back to the CPU; only bitsandbytes' quantization state stays on the device.
+    FullyShardedDataParallel flattens weights of one floating-point dtype, so quantized weights are stored in
+    the dtype of the others (`bnb_4bit_quant_storage`).
 
     Args:
         model: a model from `with_base`.
-        to_device: returns a parameter on the device.
-        to_host: returns data of the device on the CPU.
+        to_device: returns a copy of a parameter on the device.
+        to_host: returns a copy of a tensor on the CPU.
 
     Raises:
-        InapplicableError: 8-bit weights cannot be stored in that way.
+        InapplicableError: the weights are quantized to 8 bits, which cannot be stored in another dtype.
     """
     for layer in model.modules():
         if type(layer).__name__ not in _WEIGHTS:

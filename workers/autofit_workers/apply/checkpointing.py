@@ -5,8 +5,8 @@ T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear 
     blocks             each block by itself: only its inputs are kept
     blocks-reentrant   likewise by PyTorch's older way: no graph in forward, a whole block's graph in backward
     every:N            N successive blocks of a list together: only the inputs of the first are kept
-    selective          each block by itself: inputs and outputs of products, convolutions, attention are kept
-    selective:N        likewise, but at most N percent of the bytes of those outputs in a block
+    selective          each block by itself: its inputs, and outputs of slow operators in it, are kept
+    selective:N        likewise, but at most N percent of the bytes of these outputs in a block
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autofit_workers.apply.selective import selective_contexts
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs.checkpointing import split_checkpointing
 
-_CACHE = "past_key_values"  # transformers' argument for keys and values that are kept for generation
+_CACHE = "past_key_values"  # transformers' argument for the KV cache
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
@@ -66,7 +66,7 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
 
 
 def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs a block by `torch.utils.checkpoint` with `use_reentrant=True`; keywords are bound before.
+    """Runs a block by `torch.utils.checkpoint` with `use_reentrant=True`, which takes no keyword arguments.
 
     Raises:
         InapplicableError: no positional argument requires gradients, so the block's weights would get none.
@@ -78,13 +78,16 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             "checkpointing blocks-reentrant gives no gradients to a block whose inputs want none: choose "
             "--checkpointing blocks"
         )
-    if kwargs.get(_CACHE) is not None:  # the second run would add to the cache of the first
+    if kwargs.get(_CACHE) is not None:  # recomputation would add to the cache again
         kwargs[_CACHE] = None
     return checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=True)
 
 
 def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
-    """Calls transformers' `enable_input_require_grads`, if a module has it, as weights may be frozen."""
+    """Calls transformers' `enable_input_require_grads`, if a module has it.
+
+    With frozen weights no input of a reentrant checkpoint would require gradients.
+    """
     for module in model.modules():
         enable = getattr(module, "enable_input_require_grads", None)
         if enable is not None:

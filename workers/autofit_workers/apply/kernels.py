@@ -18,8 +18,8 @@ _APPLYING = "transformers.integrations.liger"
 def set_kernels(model: nn.Module, knobs: Knobs) -> None:
     """Puts Liger's kernels into a transformers model, `model` or within it, if the knob `kernels` says so.
 
-    Liger also replaces some functions of transformers' modules, until the process ends. It is a trial's
-    process, which does nothing else.
+    Liger also replaces some functions of transformers' modules until the process ends, which is acceptable in
+    a trial's own process.
 
     Raises:
         InapplicableError: `model` has no model of transformers, or the library has no kernels for it.

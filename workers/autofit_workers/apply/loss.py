@@ -1,8 +1,8 @@
 """Replaces the loss of transformers' causal language models by functions that never hold all logits.
 
-The model's own forward runs. Its head returns the hidden states in place of logits, and the loss function
-that the model calls gets the head's weight beside them. A scale of the logits then scales the
-hidden states, with the same result.
+The model's own forward runs, but its head returns the hidden states in place of logits, and the loss function
+that the model calls also gets the head's weight. If the model scales its logits, it scales the hidden states
+instead, with the same result.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def set_loss(model: nn.Module, loss: str) -> None:
 
     Args:
         model: the model, with its adapter if it has one.
-        loss: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
+        loss: a value of the knob `loss`, see `autofit_workers.spec.knobs.Knobs`.
 
     Raises:
-        InapplicableError: `model` has no such model or its head is not linear; or, raised when the model
-            runs, it uses its logits for more than the loss, or does not compute its loss.
-        UnsupportedError: this PyTorch has no such function.
+        InapplicableError: `model` has no causal language model or its head is not linear; or, raised when the
+            model runs, it uses its logits for more than the loss, or does not compute its loss.
+        UnsupportedError: this release of PyTorch has no such loss function.
         MissingLibraryError: the library is not installed here.
     """
     kind, number = split_loss(loss)
@@ -61,7 +61,7 @@ class _LossWithHead:
     model: Any
     name: str
     loss: _Loss
-    hands_on: bool = False  # hidden states in place of logits, for which no loss was computed yet
+    hands_on: bool = False  # hidden states were returned, but no loss was computed yet
 
     def install(self) -> None:
         head: Any = self.model.get_output_embeddings()

@@ -21,7 +21,7 @@ def kept(device: torch.device) -> Iterator[None]:
     `autofit_workers.apply.setting` sets and restores the flags of cuDNN and of matrix products; this module
     restores the flags that only a workload's own code may have set.
     """
-    # Lists, because tensors would count among the trial's.
+    # Kept as lists, because tensors would count as the trial's memory.
     python_state, torch_state = random.getstate(), torch.get_rng_state().tolist()
     cuda_state = _cuda.get_rng_state(device).tolist() if device.type == "cuda" else None
     flags = [(read(), read, write) for read, write in _FLAGS]
@@ -42,7 +42,7 @@ def _put_back(before: T, read: Callable[[], T], write: Callable[[T], object]) ->
 
 
 def _is_out_of_order(device: torch.device) -> bool:
-    """Whether the device fails, as after an illegal access, so that its generator is lost anyway."""
+    """Whether the device fails, for example after an illegal memory access, so that its state is lost."""
     try:
         _cuda.synchronize(device)
     except RuntimeError:

@@ -1,11 +1,12 @@
 """Activation checkpointing of several successive blocks together, which keeps only the first block's inputs.
 
-`torch.utils.checkpoint` reruns one function. Here the function is in pieces, because the model's own
-code calls the blocks, and may compute something between them:
+`torch.utils.checkpoint` reruns one function. Here several functions are rerun, because the model's own code
+calls the blocks and may compute something between them. The calls of one forward pass are a segment:
 
-    forward    block 1 ──▶ the model's code ──▶ block 2 ──▶ …     calls are recorded; saved tensors are
-    dropped backward   needs a tensor of block 2 ─▶ the calls run again, in their order, with the recorded
-               arguments: outputs of the segment come from this run, all other arguments were kept
+    forward    block 1 ──▶ the model's code ──▶ block 2 ──▶ …
+               calls are recorded; tensors that autograd saves are dropped
+    backward   a tensor of block 2 is needed ──▶ all calls run again, in order
+               arguments that are outputs of the segment come from this run; all others were kept
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class _Group:
     """Joined blocks, which form a new checkpointed segment each time the model runs through them."""
 
     def __init__(self) -> None:
-        # Only tensors that autograd saves refer to a segment, so that it is freed with the graph that needs
-        # it.
+        # A weak reference: the placeholders that autograd saves keep a segment alive, so it is freed with
+        # the graph.
         self._open: weakref.ref[_Segment] | None = None
 
     def call(self, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
@@ -54,14 +55,19 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """Placeholder in a call's arguments for an output tensor of an earlier call of the segment."""
+    """Placeholder in a recorded call's arguments for an output tensor of an earlier call of the segment.
+
+    Attributes:
+        call: index of the earlier call.
+        place: index of the tensor among that call's outputs.
+    """
 
     call: int
     place: int
 
 
 class _Saved:
-    """Placeholder for a tensor that autograd saves; holds the recomputed tensor until it is used."""
+    """Placeholder for a tensor that autograd saves; holds the recomputed tensor until backward uses it."""
 
     __slots__ = ("__weakref__", "segment", "tensor")
 
@@ -71,7 +77,7 @@ class _Saved:
 
 
 class _AllFoundError(Exception):
-    """Ends a segment's second run as soon as every saved tensor that is needed has been recomputed."""
+    """Raised to end a segment's second run once every saved tensor has been recomputed."""
 
 
 class _Segment:
@@ -110,7 +116,7 @@ class _Segment:
         return saved
 
     def run_again(self) -> None:
-        """Runs the segment's calls again, until all saved tensors that are still needed are recomputed.
+        """Runs the segment's calls again until all tensors that autograd saved are recomputed.
 
         Raises:
             RuntimeError: the second run saves other tensors than the first.
@@ -159,7 +165,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 class _Call:
-    """Recorded call of a block: arguments, with the segment's outputs replaced, random and autocast state."""
+    """Recorded call of a block: its arguments with placeholders, random states and autocast settings."""
 
     def __init__(self, forward: _Forward, given: Any, conditions: _Conditions) -> None:
         self.forward = forward

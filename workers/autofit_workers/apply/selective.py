@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
 from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
-# Names rather than operators, because not every build of PyTorch has them all.
+# Names of slow operators; not every build of PyTorch has them all.
 _DEAR = frozenset(
     {
         "aten::mm",
@@ -50,8 +50,8 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
     """Factory of a block's forward and recompute contexts, the `context_fn` of `torch.utils.checkpoint`.
 
     Args:
-        percent: percentage of the bytes of slow operators' outputs, in one run of a block, that is kept at
-            most; None for all.
+        percent: most of the bytes of slow operators' outputs that one run of a block keeps, in percent; None
+            keeps all.
     """
 
     def contexts() -> _Contexts:
@@ -64,8 +64,8 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
 class _Policy:
     """Checkpoint policy that keeps outputs of slow operators up to a percentage of their bytes.
 
-    The percentage is of the bytes that slow operators have output so far. So each block decides as it runs,
-    and decides alike in every step and at every batch size, if all of its outputs grow with the batch.
+    An output is kept if the bytes kept are then within the percentage of the bytes output so far. If all
+    outputs grow with the batch, a block so keeps the same ones in every step and at every batch size.
     """
 
     def __init__(self, percent: int | None) -> None:
@@ -97,7 +97,7 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """Context manager that turns PyTorch's error on a kept output changed in place to `InapplicableError`."""
+    """Context manager that raises `InapplicableError` for PyTorch's error about a changed kept output."""
 
     def __init__(self, context: AbstractContextManager[Any]) -> None:
         self._context = context

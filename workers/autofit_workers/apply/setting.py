@@ -159,7 +159,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":
-        # `Module.to` converts to one of the two formats only, and refuses weights of the other's number of
+        # `Module.to` takes only one of the two formats, and fails for weights with another number of
         # dimensions.
         for tensor in (*model.parameters(), *model.buffers()):
             if not is_lazy(tensor) and tensor.dim() in _CHANNELS_LAST:

@@ -20,7 +20,7 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Lowering that runs the backend's convolution on micro-batches, forward and backward.
+    """Computes convolutions by PyTorch's own on micro-batches, one after the other, forward and backward.
 
     Attributes:
         num_samples: samples of a micro-batch; the last may have fewer.
@@ -58,6 +58,6 @@ class Chunked:
 
 
 def _options(geometry: Geometry) -> tuple[Any, ...]:
-    """Arguments of ATen's convolution operators that follow the tensors: stride, padding and so on."""
+    """Arguments of ATen's convolution operators after the tensors: stride, padding and so on."""
     none = [0] * geometry.num_dimensions
     return geometry.stride, geometry.padding, geometry.dilation, False, none, geometry.groups

@@ -1,7 +1,7 @@
-"""FFT convolution: computes a convolution as a product of spectra.
+"""FFT convolution: computes a convolution as a product of Fourier spectra.
 
-Large images are computed in tiles of the output, each with the margin that the filter covers;
-the spectra of a tile are those of the whole batch.
+Large outputs are computed in tiles, for the whole batch at a time; the input of a tile has a margin as wide
+as the filter.
 
 Source: overlap-save and overlap-add; the three passes as in Mathieu, Henaff and LeCun, "Fast
 training of convolutional networks through FFTs", 2013.
@@ -17,7 +17,7 @@ from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
 
 
 class Fft:
-    """Lowering that convolves by real Fourier transforms of tiles, each extended by zeros."""
+    """Computes convolutions by real Fourier transforms of tiles, each padded with zeros."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         work = _Work(image, weight, geometry)
@@ -35,7 +35,7 @@ class Fft:
             del products
             into, taken = work.outputs_of(corner)
             output[box(into)] = points[box(taken)]
-            del points  # else the next tile's spectra would be made beside it
+            del points  # frees this tile before the next tile's spectra are made
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -83,7 +83,8 @@ class Fft:
 class _Work:
     """Tiles of one convolution, with methods that copy tensors into tiles and results out of them.
 
-    A tile is a box of output pixels of the dense convolution (stride 1), of which a stride keeps some.
+    A tile is a box of output pixels of the convolution with stride 1, of which larger strides keep some. It
+    is given by its first pixel, `corner`.
     """
 
     def __init__(self, image: Tensor, weight: Tensor, geometry: Geometry) -> None:
@@ -122,21 +123,21 @@ class _Work:
         return extended
 
     def window(self, image: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """Part of an image that the filters cover for a tile's outputs, extended by zeros."""
+        """Part of a padded image that a tile's outputs depend on, extended by zeros to the size of a tile."""
         extended = image.new_zeros((*image.shape[:2], *self.tiling.lengths))
         into, taken = self.overlap(corner)
         extended[box(taken)] = image[box(into)]
         return extended
 
     def grad_window(self, grad: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """Gradients of a tile's outputs at their points in the dense output, extended by zeros."""
+        """Gradients of a tile's outputs at their pixels of the stride-1 output, and zeros elsewhere."""
         extended = grad.new_zeros((*grad.shape[:2], *self.tiling.lengths))
         outputs, points = self.outputs_of(corner)
         extended[box(points)] = grad[box(outputs)]
         return extended
 
     def overlap(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of the inputs that a tile needs: in the image, and in the tile's points."""
+        """Slices of the input pixels that a tile needs: in the image, and in the tile."""
         spans = [
             (max(0, first - padding), min(size, first - padding + side + extent - 1), first - padding)
             for first, side, extent, size, padding in zip(
@@ -150,7 +151,7 @@ class _Work:
         )
 
     def outputs_of(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of the outputs that a tile gives: in the output, and in the tile's points."""
+        """Slices of the output pixels that a tile computes: in the output, and in the tile."""
         spans = [
             (first // step, min(size, -(-(first + side) // step)), step)
             for first, side, size, step in zip(

@@ -1,7 +1,7 @@
 """Im2col convolution: a matrix product of the weight with a column of input pixels for each output pixel.
 
-`Im2col` lays out the columns of the whole batch, `ChunkedIm2col` the columns of a few output pixels of
-one image at a time, in one buffer that is reused.
+`Im2col` copies the columns of the whole batch, `ChunkedIm2col` those of a few output pixels of one image at a
+time, into one buffer that is reused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Span = tuple[int, int, int]
 
 
 class Im2col:
-    """Lowering that multiplies the weight with the im2col columns of the whole batch at once."""
+    """Computes convolutions as products of the weight with the im2col columns of the whole batch."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty((len(image), len(weight), *_output(image, weight, geometry)))
@@ -53,10 +53,10 @@ class Im2col:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedIm2col:
-    """Lowering that multiplies the weight with im2col columns of a few output pixels of an image at a time.
+    """Computes convolutions as products of the weight with im2col columns of a few output pixels at a time.
 
     Attributes:
-        num_pixels: output pixels at a time.
+        num_pixels: most output pixels of an image whose columns are in memory at a time.
     """
 
     num_pixels: int
@@ -69,7 +69,7 @@ class ChunkedIm2col:
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         """Gradient of the input: convolution of the output's gradient with the mirrored filters.
 
-        With strides, zeros are inserted into the gradient.
+        For strides over 1, zeros are inserted into the output's gradient first.
         """
         result = grad.new_empty(image.shape)
         filter_shape = tuple(weight.shape[2:])
@@ -98,7 +98,7 @@ class ChunkedIm2col:
             for tile in runs(spatial, self.num_pixels):
                 columns = _filled(buffer, places, tile, geometry.groups)
                 into.baddbmm_(flat[:, :, tile.start : tile.stop], columns.mT)
-            del places  # else the next sample's zeros would be made beside this one's
+            del places  # frees this padded sample before the next is made
         return result
 
     def _multiply(
@@ -126,12 +126,12 @@ def _output(image: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...
 
 
 def _matrices(weight: Tensor, groups: int) -> Tensor:
-    """View of a weight as one matrix for each group: groups × outputs × (inputs and filter)."""
+    """View of a weight as a matrix per group: groups × output channels × (input channels · filter points)."""
     return weight.view(groups, len(weight) // groups, -1)
 
 
 def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """View of a padded image, …×C×spatial, as im2col columns, …×C×filter×output, without a copy."""
+    """View of a padded image, …×C×spatial, as im2col columns, …×C×filter×output."""
     num = geometry.num_dimensions
     strides = image.stride()[-num:]
     return image.as_strided(
@@ -155,7 +155,7 @@ def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) ->
 
 
 def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Im2col columns of a batch: N × groups × (inputs and filter) × output pixels."""
+    """Im2col columns of a batch: N × groups × (channels of a group · filter points) × output pixels."""
     places = _places(with_zeros(image, geometry.padding), tuple(weight.shape[2:]), geometry)
     num_pixels = math.prod(places.shape[-geometry.num_dimensions :])
     return places.clone(memory_format=torch.contiguous_format).view(
@@ -164,7 +164,10 @@ def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
-    """Im2col columns of a tile, copied to `buffer`: groups × (inputs and filter) × output pixels."""
+    """Im2col columns of a tile of output pixels, copied to `buffer`.
+
+    The shape is groups × (channels of a group · filter points) × output pixels.
+    """
     part = places[box(tile.slices)]
     columns = buffer[: part.numel()]
     columns.view(part.shape).copy_(part)
@@ -172,7 +175,7 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds gradients of columns, N×C×filter×output, to the input pixels that each column was taken from."""
+    """Adds gradients of im2col columns, N×C×filter×output, to the input pixels in `result`, N×C×spatial."""
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):
@@ -197,7 +200,10 @@ def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
 def _spread(
     grad: Tensor, input_shape: tuple[int, ...], filter_shape: tuple[int, ...], geometry: Geometry
 ) -> Tensor:
-    """Output's gradient, K×output, spread with zeros so that its dense convolution has the input's shape."""
+    """Output's gradient, K×output, with zeros inserted between and around its pixels.
+
+    A convolution of the result with stride 1 has the shape of the input.
+    """
     extents = geometry.extents(filter_shape)
     shape = [size + extent - 1 for size, extent in zip(input_shape, extents, strict=True)]
     spread = grad.new_zeros((len(grad), *shape))
@@ -214,7 +220,7 @@ def _spread(
 
 
 def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
-    """Slices, one for each dimension, of the points that `spans` reach."""
+    """Slices, one for each dimension, of the points in `spans`, which `_overlap` returns."""
     return tuple(
         slice(start, start + (last - first - 1) * step + 1, step)
         for (start, first, last), step in zip(spans, geometry.stride, strict=True)
@@ -222,7 +228,10 @@ def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
 
 
 def _overlap(size: int, num_outputs: int, step: int, offset: int) -> _Span:
-    """First point `offset + step × output` within `size`, and the range of outputs with points in it."""
+    """First point, first output and last output + 1, for the outputs whose point lies within `size`.
+
+    The point of output number `n` is `offset + step · n`.
+    """
     first = max(0, -(offset // step))
     last = min(num_outputs, (size - 1 - offset) // step + 1)
     return offset + first * step, first, last

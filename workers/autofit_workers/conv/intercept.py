@@ -1,7 +1,7 @@
 """Intercepts calls of PyTorch's convolutions and runs rewrites in their place.
 
-Every convolution, of a module or of `torch.nn.functional`, is a call of one of three functions of
-PyTorch, and a function mode of PyTorch intercepts these calls. The model itself is not changed.
+Every convolution, of a module or of `torch.nn.functional`, calls `torch.conv1d`, `conv2d` or `conv3d`, and a
+`TorchFunctionMode` intercepts these calls. The model itself is not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _Numbers = int | tuple[int, ...] | list[int]
 class Rewriting(TorchFunctionMode):
     """PyTorch function mode that rewrites convolutions; calls that a rewrite cannot compute run unchanged.
 
-    Layers have names only while models passed to `follow` run; else the name is empty.
+    A layer's name, its path in the model, is known only while a model passed to `follow` runs; else it is
+    empty.
 
     Args:
         choose: returns the rewrite for a layer's name, or None to leave the layer unchanged.
@@ -107,7 +108,7 @@ class _Call:
         )
 
     def why_not(self, rewrite: Rewrite) -> str | None:
-        """Reason why a rewrite cannot compute the call, or PyTorch would refuse it, as text; else None."""
+        """Reason why a rewrite cannot compute the call, or PyTorch would refuse it; None if it can."""
         image, weight = self._input, self._weight
         if image.dim() - self._geometry.num_dimensions not in (1, 2) or not image.numel():
             return "its input is not a batch of images"
@@ -188,11 +189,14 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
 
 
 def rewriting_layers(rewrites: Mapping[str, Rewrite]) -> Rewriting:
-    """Mode that rewrites the convolutions of the named layers of followed models."""
+    """Mode that rewrites convolutions by layer name in models passed to its method `follow`."""
     return Rewriting(rewrites.get)
 
 
 def rewriting_by_plan(plan: Iterable[tuple[str, str]]) -> Rewriting:
-    """Mode that rewrites layers by a convolution plan; layers with a backend's algorithm stay unchanged."""
+    """Mode that rewrites layers by a convolution plan, pairs of a layer's name and its algorithm.
+
+    Layers whose algorithm is no rewrite stay unchanged.
+    """
     found = {layer: conv.find(name) for layer, name in plan}
     return rewriting_layers({layer: each for layer, each in found.items() if isinstance(each, Rewrite)})

@@ -1,8 +1,8 @@
-"""Interface of lowerings, which compute rewritten convolutions, and the autograd function they share.
+"""Interface of lowerings, which compute rewritten convolutions, and the autograd function that they share.
 
-For backward the function saves the input and the weight, as a convolution of PyTorch does, and computes
-everything else again. Each pass allocates its result first and its other memory afterwards, as backends
-do, so that a rewrite differs from them in that memory only.
+Like PyTorch's convolution, the function saves only input and weight for backward. Each pass allocates its
+result first and its temporaries afterwards, as PyTorch's backends do, so that a rewrite only differs in
+temporaries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autofit_workers.conv.geometry import Geometry
 
 
 class Lowering(Protocol):
-    """Interface of a lowering, which computes the three passes of a convolution.
+    """Interface of a lowering: computes forward, input gradient and weight gradient of a convolution.
 
     Inputs are N×C×spatial, weights K×(C/groups)×filter, outputs N×K×spatial.
     """

@@ -1,4 +1,4 @@
-"""Table of rewrites of convolutions, with the lowering that computes each."""
+"""Finds the lowering, the PyTorch code that computes a rewritten convolution, for each rewrite."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _LOWERINGS: dict[type[Rewrite], Callable[[Any], Lowering]] = {
 
 
 def lowering_of(rewrite: Rewrite) -> Lowering:
-    """Returns the lowering that computes a rewrite's convolutions."""
+    """Returns the lowering that computes the convolutions of a rewrite, such as im2col."""
     return _LOWERINGS[type(rewrite)](rewrite)

@@ -11,7 +11,7 @@ from autofit_workers.conv.geometry import Geometry, box, with_zeros
 
 
 class Matmul1x1:
-    """Lowering for filters of one point by a matrix product; stride and padding cost a copy of the input."""
+    """Computes convolutions with 1×1 filters as matrix products; stride or padding copies the input."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty(
@@ -67,7 +67,7 @@ def _points(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
-    """Writes points to where the filters read them in the input, and drops points in the padding."""
+    """Writes points, as `_points` returns them, to their pixels of `into`; drops points in the padding."""
     targets, taken = [], []
     for size, num_points, step, padding in zip(
         into.shape[1:], points.shape[1:], geometry.stride, geometry.padding, strict=True

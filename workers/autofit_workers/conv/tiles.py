@@ -13,8 +13,8 @@ class Tile:
     """Box of points in a grid that are contiguous in memory.
 
     Attributes:
-        slices: slice of each dimension.
-        start, stop: range of its points in the flattened grid.
+        slices: slice of the box in each dimension of the grid.
+        start, stop: range of the box's points in the flattened grid.
     """
 
     slices: tuple[slice, ...]

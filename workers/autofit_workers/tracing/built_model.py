@@ -15,7 +15,7 @@ _OF_TRANSFORMERS = "hf:"
 
 
 class BuiltModel:
-    """Builds a model, and keeps its class and number of parameters from before knobs change it."""
+    """Builds a model, and remembers its class and number of parameters before knobs change the model."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
@@ -30,7 +30,10 @@ class BuiltModel:
         return model
 
     def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
-        """`TracedModel` with class, size and, if autofit makes the batch, input shapes."""
+        """Description of the built model for its trace.
+
+        Input shapes are only included for transformers models, whose batches autofit makes.
+        """
         is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
         batch = make_batch(1, torch.device("meta")) if is_ours else {}
         return TracedModel(
@@ -42,7 +45,11 @@ class BuiltModel:
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields names and shapes of one sample's tensors: without batch dimension, or a list's element."""
+    """Yields names and shapes of the tensors of one sample.
+
+    Args:
+        value: a tensor whose first dimension is a batch of 1, or a list of one sample.
+    """
     match value:
         case torch.Tensor():
             is_of_samples = value.shape[:1] == (1,)

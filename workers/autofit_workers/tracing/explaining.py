@@ -1,4 +1,4 @@
-"""Turns errors of operators that a fake device cannot run into messages for the user."""
+"""Turns errors about operators that a fake device cannot run into errors with messages for the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Unpredictable = DataDependentOutputException, DynamicOutputShapeException, Unsup
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Context that raises a message for the user in place of a fake device's error.
+    """Context that replaces a fake device's errors by errors with messages for the user.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
@@ -37,7 +37,11 @@ def explanation(
     error: DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException,
     where: str,
 ) -> WorkerError:
-    """Error with a message for the user, in place of a fake device's `error` raised at the line `where`."""
+    """Error with a message for the user that replaces `error`, which a fake device raised.
+
+    Args:
+        where: line of the user's code at which it was raised, as `file:line:function`.
+    """
     if isinstance(error, UnsupportedOperatorException):
         if not is_pytorchs(error.func.namespace):
             return UnsupportedError(

@@ -18,7 +18,7 @@ from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
 
-# Beside a text model's own names these stand for one thing in all configurations (`attribute_map`).
+# Names that all configurations of text models understand, next to their own (`attribute_map`).
 _NAMES = (
     "hidden_size",
     "num_hidden_layers",
@@ -31,7 +31,11 @@ _NAMES = (
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers requests for a model's parameters, one JSON line each, until an empty line comes."""
+    """Answers requests for a model's parameters, each with a line of JSON, until an empty line comes.
+
+    Args:
+        requests_fd, answers_fd: file descriptors to read requests from and write answers to.
+    """
     requests = received(requests_fd, answers_fd)
     with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
         while request := requests.get():
@@ -51,8 +55,8 @@ def parts_of(ref: WorkloadRef) -> ModelParts:
     """Builds a model on the meta device, where it takes no memory, and lists its parameters.
 
     Raises:
-        UnknownNameError: there is no such configuration here.
-        UnsupportedError: the configuration is not of a model that writes text.
+        UnknownNameError: the model's configuration is not found on this machine.
+        UnsupportedError: the configuration is not that of a model that generates text.
     """
     transformers: Any = imported("transformers", ref.target)
     config = configuration_of(ref)
@@ -73,7 +77,7 @@ def parts_of(ref: WorkloadRef) -> ModelParts:
 
 
 def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
-    """Meta-device model with the widest head for its configuration, as a text server loads it."""
+    """Model on the device `meta`, of the most general class that generates text for its configuration."""
     for name in ("AutoModelForImageTextToText", "AutoModelForSeq2SeqLM", "AutoModelForCausalLM"):
         mapping = getattr(transformers, name)
         if type(config) in mapping._model_mapping:
@@ -90,7 +94,7 @@ def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
 def _plain(config: Any, text: Any) -> dict[str, Any]:
     """Entries of a model's configuration that are integers, strings or lists of them.
 
-    `quantization_config` and `rope_parameters` are kept whole.
+    The nested entries `quantization_config` and `rope_parameters` are included.
     """
     said = {name: value for name, value in text.to_dict().items() if _is_plain(value)}
     named = {name: getattr(text, name) for name in _NAMES if isinstance(getattr(text, name, None), int)}

@@ -1,4 +1,7 @@
-"""Probe `predict`: traces a workload's first steps on a fake device."""
+"""Probe `predict`: traces the first steps of a workload or a script on a fake device.
+
+The outcome of a trial is then a trace: allocations and frees, from which peaks are replayed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-import torch.fx.experimental.symbolic_shapes  # fake tensors import it with their first operator
+import torch.fx.experimental.symbolic_shapes  # else the first fake operator imports it, within a trace
 
 from autofit_workers.apply import process_state, setting
 from autofit_workers.apply.base import quantize
@@ -70,14 +73,17 @@ _CATEGORIES = {
 def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     """Traces one configuration and returns its outcome.
 
-    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; for a script, in
-    one that does nothing else.
+    PyTorch stays patched in this process (see `fake_gpu`), so call it in a child process; for a script, in
+    one that runs nothing else afterwards.
+
+    Args:
+        last_word: called with a function that returns the outcome, if a script neither ends nor unwinds.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
-        InapplicableError: knobs do not go together.
-        UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU; or the model is to be
-            compiled.
+        InapplicableError: knobs cannot be combined.
+        UnsupportedError: an operator, or this release of PyTorch, cannot run without a GPU; or the model is
+            to be compiled.
     """
     if spec.knobs.compile:
         require_compilable(spec.knobs)
@@ -88,19 +94,23 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     if spec.workload.kind == "script":
         return _outcome(trace_script(spec, last_word), spec)
     _begin_program()
-    dynamo.install()  # before a file is imported that compiles, or a library that imports the compiler
-    with without_missing_operators():  # of libraries that the workload imports, also within a step
+    dynamo.install()  # before the workload's imports, which may import the compiler
+    with without_missing_operators():  # imports may happen within a step too
         with importing():
             workload = resolve(spec.workload)
         return _outcome(trace_workload(workload, spec), spec)
 
 
 def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
-    """Runs a script on a fake device for `NUM_TRACED_STEPS` steps and returns their trace.
+    """Runs a script on a fake GPU for at least `NUM_TRACED_STEPS` steps and returns their trace.
 
-    For a process that does nothing else.
+    Call it in a process that runs nothing else afterwards.
+
+    Args:
+        last_word: see `predict`.
 
     Raises:
+        UnsupportedError: the trial is for the CPU.
         Exception: see `ScriptTracer.run`.
     """
     from autofit_workers.tracing.scripts.tracer import ScriptTracer
@@ -140,7 +150,7 @@ def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
 
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
-    """Runs `NUM_TRACED_STEPS` steps on a fake device, more if memory grows, and returns their trace."""
+    """Runs at least `NUM_TRACED_STEPS` steps on a fake device, more if memory grows; returns their trace."""
     _install(spec)
     with importing():
         setting.import_libraries(spec.knobs)
@@ -165,11 +175,11 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     begin(decisions)
     training = workload.mode == "train"
     seed(spec.seed)
-    # Without threads of its own the engine runs backward here, where the mode is active.
+    # Without multithreading the autograd engine runs backward in this thread, in which the mode is active.
     with (
         explained(),
         setting.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
-        process_state.kept(torch.device("cpu")),  # later predictions share the process
+        process_state.kept(torch.device("cpu")),  # this process may run later predictions
         setting.switched(spec.knobs, spec.device_kind),
         mode,
         _among_ranks(spec, ranks, recorder),
@@ -271,12 +281,12 @@ def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, record
 
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(tell)  # before the one that frees it
+            parameter.register_post_accumulate_grad_hook(tell)  # before the hook that frees it
     return make_in_backward(workload, model, knobs.optimizer_impl)
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
-    """Note on the memory that a trace omits of a named optimizer's step; empty if none."""
+    """Note for the user on memory of a named optimizer's step that the trace omits; empty if none."""
     optimizer = workload.optimizer if workload.mode == "train" else None
     said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
     return (f"{optimizer}: {said}",) if said else ()
@@ -284,9 +294,9 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[None]:
-    """Context in which this process is a rank of the process group, if the model is sharded.
+    """Context in which this process is one rank of a fake process group, if the model is sharded.
 
-    `DataParallel` needs no group.
+    Plain DDP needs no group, as `DataParallel` simulates it.
     """
     setup = spec.setup
     if not setup.parallel.shards:
@@ -301,7 +311,7 @@ def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[
 
 
 def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractContextManager[None]:
-    """Context in which bitsandbytes can wrap parameters again that FSDP replaced, as in each step."""
+    """Context in which bitsandbytes can, in each step, rewrap quantized parameters that FSDP replaced."""
     if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
         return fake_device.parameters_made_like_others(mode)
     return nullcontext()
@@ -325,9 +335,9 @@ def _engine(
 
 
 def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMode) -> torch.nn.Module:
-    """Model with its knob setting applied, on the device; an engine may move it there later."""
+    """Model with the knob setting applied, on the fake device unless an engine moves it there later."""
     shards = spec.setup.parallel.shards
-    # Most of it is what libraries import by the way, none of which is garbage.
+    # Building imports libraries, whose many objects would make garbage collections slow and useless.
     with without_collections(), fake_device.parameters_diverted(mode):
         model = setting.converted_model(workload.build_model(), spec.knobs)
         if not shards or spec.is_for_host:
@@ -341,7 +351,7 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
 
 
 def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
-    """Moves a model to its device, or its layers to several devices."""
+    """Moves a model to the fake device, or its layers to several devices as `dealt` assigns them."""
     if dealt is None:
         fake_device.move_to_device(mode, model, then=quantize)
         return
@@ -361,7 +371,7 @@ def _spread(
     if workload.mode == "train" and spec.knobs.clip_grad_norm is not None:
         require_one_mesh(model, spec.setup.parallel)
     if not spec.is_for_host and not spec.setup.parallel.offloads:
-        fake_device.move_to_device(mode, model)  # what no rank shares with another
+        fake_device.move_to_device(mode, model)  # parameters that are not sharded
         is_named = workload.mode == "train" and isinstance(workload.optimizer, str)
         if is_named and spec.knobs.optimizer_impl != "loop" and not spec.knobs.optimizer_in_backward:
             require_one_kind(model, spec.setup.parallel)
@@ -378,10 +388,10 @@ def _parallel(
 
 
 class _TracedStep:
-    """Traced step of a workload under a knob setting, whose phases the recorder marks.
+    """Runs traced steps of a workload under a knob setting, and marks their phases in the trace.
 
     Attributes:
-        batch_note: the note that `check_batch` gives.
+        batch_note: note for the user on the batch's size, from `check_batch`; None if it has none.
     """
 
     def __init__(
@@ -424,7 +434,7 @@ class _TracedStep:
             recorder.name(owned(model, optimizer))
         if optimizer is None:
             return
-        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # sharding may flatten them anew
         recorder.recategorize(gradients(model.parameters()), Category.GRADIENT)
         recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
         for tensors, category in () if self._engine is None else self._engine.held():

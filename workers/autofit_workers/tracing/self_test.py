@@ -1,7 +1,7 @@
 """Checks that the hooks into PyTorch's private code, on which predictions rely, still work.
 
-A tiny workload uses each hook once; what a GPU would allocate for it is known. No torch at
-import: the coordinator reads the findings of a trace that a worker made.
+A tiny workload uses each hook once, and its allocations on a GPU are known. This module does not import
+torch, because the process that checks a trace may not have it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANNELS, _SIDE, _CLASSES = 8, 6, 5
 _NUM_STEPS = 3
 _MAP_BYTES = BATCH_SIZE * _CHANNELS * _SIDE * _SIDE * 4
 
-_PARAMETER = "aten.empty_strided"  # a buffer is copied to the GPU instead
+_PARAMETER = "aten.empty_strided"  # allocates parameters; buffers are copied
 _EXPECTED_PASSES = {
     ("conv", "fprop"): _NUM_STEPS,
     ("conv", "wgrad"): _NUM_STEPS,
@@ -38,7 +38,7 @@ def workload() -> Workload:
 
 
 def findings(trace: Trace) -> tuple[str, ...]:
-    """Sentences on how a trace of the self-test differs from a real GPU; empty if it does not."""
+    """Differences between a trace of the tiny workload and a real GPU, a sentence each; empty if none."""
     made = Counter((a.module, a.operator, a.num_bytes) for a in trace.allocations)
     operators = Counter(a.operator for a in trace.allocations)
     passes = Counter((a.module, str(a.convolution.conv_pass)) for a in trace.allocations if a.convolution)

@@ -1,4 +1,7 @@
-"""Note on what a predicted workload can change if it runs outside the sandbox boundary."""
+"""Note on what a predicted workload can change if it runs without the process boundary.
+
+The process boundary, such as namespaces of Linux, keeps the user's code from changing anything.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ _OF_CALLS = ", to other processes and to sockets of this machine"
 
 
 def notes_of(spec: TrialSpec) -> tuple[str, ...]:
-    """Note on what the user's code can change without the boundary; none inside it.
+    """Note for the user on what the predicted code can change if there is no process boundary.
 
-    Nor for code that is autofit's.
+    Empty inside the boundary, and for built-in and library models.
     """
     state, kind = entered(), spec.workload.kind
     if state.is_inside or kind in ("builtin", "library"):

@@ -21,7 +21,7 @@ from autofit_workers.spec.trace import AlikeRanks
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
     """Groups of alike ranks, in the order of the first rank of each; empty if all ranks are alike.
 
-    The time grows with the number of ranks: 100 s for a million.
+    It takes about 100 seconds for a million ranks, and proportionally less for fewer.
 
     Args:
         model: any rank's part of the model.
@@ -39,7 +39,10 @@ def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks,
 
 
 def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
-    """Functions from mesh coordinates to a shard's elements, one a parameter shape and placement."""
+    """Functions from a rank's mesh coordinates to its number of elements of a parameter.
+
+    There is one for each combination of shape and placement among the parameters.
+    """
     from torch.distributed.tensor import DTensor
 
     specs: dict[Any, Any] = {}

@@ -1,10 +1,10 @@
 """Context parallelism: ranks share the sequences of a batch, by PyTorch's own ring attention.
 
-Each rank has two chunks of every sequence, one from each half, so that all ranks have as much of a causal
-mask. The steps' attention is `scaled_dot_product_attention`, which `context_parallel` replaces for forward
-and backward: an all-gather brings keys and values of other ranks, an all-to-all sends their gradients
-(torch/distributed/tensor/experimental/_context_parallel/_attention.py). It has kernels that return the
-logarithm of the sum of exponentials: flash, memory-efficient and cuDNN's.
+Each rank has two chunks of every sequence, one from each half, so that a causal mask gives all ranks the same
+work. PyTorch's `context_parallel` replaces `scaled_dot_product_attention` in forward and backward: an
+all-gather brings other ranks' keys and values, an all-to-all sends their gradients
+(torch/distributed/tensor/experimental/_context_parallel/_attention.py). It needs an attention kernel that
+returns the log-sum-exp: flash, memory-efficient or cuDNN's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.workload import Workload, tensors_of
 
-_SEQUENCE = 1  # dimension of a batch's sequences; dimension 0 is that of its samples
+_SEQUENCE = 1  # dimension of a batch along which sequences run; 0 is that of samples
 _ATTENTION = "scaled_dot_product_attention"
 _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
 class ContextParallelRanks(Strategy):
-    """Context parallelism: ranks share each sequence of a batch, and hold all parameters or shards."""
+    """Context parallelism: ranks share each sequence of a batch; each holds all parameters, or shards."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -55,7 +55,7 @@ class Context:
     """Context parallelism of one rank; its steps run in the context manager `sharing`.
 
     Args:
-        model: the model; one of transformers attends without masks from here on.
+        model: the model; if it is one of transformers, it attends without masks from now on.
         parallel: parallelism of the ranks, whose process group exists.
     """
 
@@ -120,10 +120,12 @@ class Context:
 
 @contextmanager
 def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
-    """Context manager that adds calls of attention to `calls`, and refuses those without a ring kernel.
+    """Context manager that checks each call of attention, and adds an entry to `calls` for it.
+
+    It refuses calls that ring attention cannot compute, and disables the math kernel.
 
     Args:
-        num_places: number of a sequence's positions that this rank has.
+        num_places: number of positions of a sequence that this rank has.
     """
     functional: Any = torch.nn.functional
     attend: Callable[..., Any] = getattr(functional, _ATTENTION)
@@ -158,7 +160,7 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
     kernels: Any = torch.backends.cuda
     computes_all = kernels.math_sdp_enabled()
     setattr(functional, _ATTENTION, checked)
-    kernels.enable_math_sdp(False)  # this kernel returns no sums of exponentials
+    kernels.enable_math_sdp(False)  # the math kernel returns no log-sum-exp
     try:
         yield
     finally:
@@ -167,10 +169,10 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
 
 
 def _attend_without_masks(model: torch.nn.Module) -> None:
-    """Makes a transformers model attend without the masks it makes for non-consecutive positions.
+    """Makes a transformers model attend without masks, which it would make for non-consecutive positions.
 
-    As in `_attach_context_parallel_hooks` of accelerate/big_modeling.py, the kernels are then only told that
-    attention is causal.
+    As in `_attach_context_parallel_hooks` of accelerate/big_modeling.py, `is_causal` is passed to attention
+    instead.
 
     Raises:
         InapplicableError: a layer attends to a window, not to all earlier positions.

@@ -4,8 +4,8 @@
     card 1   … the last layers, head     the loss, where the model computes it
     …
 
-One card works at a time. Transformers' own function distributes the layers of its models, accelerate's those
-of others, as if every card had room for all of them; the hooks are accelerate's.
+One card works at a time. Layers are assigned to cards by transformers' own function for its models and by
+accelerate's for others, as if every card had room for all layers. accelerate's hooks move activations.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 
-_ROOM = 2**60  # bytes of each card, so that no layer goes to the host; the peaks show what does not fit
+_ROOM = 2**60  # bytes stated for each card, so that no layer goes to the host
 _DEALT = "hf_device_map"  # attribute in which accelerate keeps the map
 
 
 class DeviceMapCards(Strategy):
-    """Cards of one process, each of which holds some successive layers of a model."""
+    """Several cards of one process, each of which holds successive layers of a model."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -75,7 +75,7 @@ STRATEGY = DeviceMapCards
 
 
 def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str, int]:
-    """Card number of each part of a model by its path, by transformers' or accelerate's distribution."""
+    """Card number by path of a part of the model, as transformers or accelerate would assign it."""
     accelerate: Any = imported("accelerate", f"--parallel {DEVICE_MAP}", "a way of dealing out layers")
     room: dict[int | str, int] = dict.fromkeys(range(num_cards), _ROOM)
     with _silent():
@@ -106,7 +106,7 @@ def _of_transformers(model: Any, room: Mapping[int | str, int], base: str | None
 
 
 def _quantizer(base: str | None) -> Any:
-    """Transformers' quantizer, which knows sizes of bitsandbytes' weights; None if `base` is another."""
+    """Transformers' quantizer, which computes sizes of bitsandbytes' weights; None if `base` has none."""
     quantization = QUANTIZATIONS.get(base or "")
     if not isinstance(quantization, Bitsandbytes):
         return None
@@ -119,7 +119,7 @@ def _quantizer(base: str | None) -> Any:
 def _link(model: nn.Module, found: Mapping[str, int]) -> None:
     """Puts accelerate's hooks on a model split over cards, as accelerate's `dispatch_model` does.
 
-    `dispatch_model` also finds shared weights by their addresses, which a prediction's weights do not have.
+    `dispatch_model` itself finds shared weights by their addresses, which weights in a prediction lack.
     """
     from accelerate.big_modeling import attach_align_device_hook_on_blocks
 

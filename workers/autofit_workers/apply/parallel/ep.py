@@ -1,10 +1,10 @@
 """Expert parallelism by transformers' own code: each rank has some whole experts, and all share a batch.
 
-The model's own plan names the experts. `apply_expert_parallelism` has each rank run its experts
-on the tokens that are routed to them, which are masked for the others, and sums all ranks' outputs by an
-all-reduce (`AllReduceEP` of transformers/distributed/expert_parallel.py), so that the sizes of a step do not
-depend on the routing. In its other implementation, ranks exchange tokens and sizes depend on it.
-Modules other than experts are on every rank, or sharded by `fsdp` in addition.
+The model's own plan names the experts. With transformers' `apply_expert_parallelism` each rank runs its own
+experts and masks tokens that are routed to other ranks' experts; an all-reduce sums the outputs of all ranks
+(`AllReduceEP` of transformers/distributed/expert_parallel.py). So the sizes of a step do not depend on the
+routing, unlike in its other implementation, in which ranks exchange tokens. Modules other than experts are on
+every rank, or sharded by `fsdp` in addition.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FullyShardRanks(Strategy):
         mesh = self._of_shards(placement.mesh)
 
         def shard(module: torch.nn.Module) -> None:
-            # The model calls the parts of a container by themselves.
+            # A container such as `ModuleList` has no forward: the model calls its modules one by one.
             if module is part or type(module).forward is not torch.nn.Module.forward:
                 fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=keeping)
 
@@ -80,9 +80,8 @@ class FullyShardRanks(Strategy):
     def followed() -> Followed:
         """Methods of `FSDPParamGroup`, each with the category of the memory that it allocates.
 
-        Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. Gradients that stay get their
-            category
-        later, as all gradients do.
+        Gradients that outlive the step get their category later. Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
         """
         from autofit_workers.pytorch.shards import FSDPParamGroup
 

@@ -19,8 +19,8 @@ def join(device: torch.device, deadline_seconds: float) -> None:
     The group exists until the process ends: if a rank left earlier, others could not receive its data.
 
     Args:
-        deadline_seconds: the trial's deadline, after which collectives time out; the supervisor's message is
-            better, as it knows which rank was late.
+        deadline_seconds: seconds until a collective times out, which is the trial's deadline: normally the
+            supervisor, which knows which rank was late, ends the trial first.
     """
     distributed: Any = torch.distributed
     timeout = timedelta(seconds=deadline_seconds)

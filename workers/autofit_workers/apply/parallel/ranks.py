@@ -1,7 +1,7 @@
-"""Makes this process one rank of several: applies all kinds of parallelism to its model.
+"""Makes this process one rank of several: applies all kinds of parallelism of a trial to its model.
 
-The process group must exist; the other ranks need not. A prediction runs on
-`autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
+A process group must exist, but not the other ranks: a prediction uses a fake group
+(`autofit_workers.tracing.fake.ranks`), a measured trial a real one (`meeting`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ranks:
 
     Attributes:
         parallel: the argument of that name.
-        brings_model: whether the engine that trains the model moves it to the device.
+        brings_model: whether an engine, such as DeepSpeed's, moves the model to the device.
     """
 
     def __init__(self, parallel: Parallel) -> None:
@@ -86,7 +86,10 @@ class Ranks:
 
     @property
     def followed(self) -> tuple[Followed, ...]:
-        """Library methods with the category of memory that they allocate; see `Strategy.followed`."""
+        """Methods of library classes with the category of the memory that they allocate, for each kind.
+
+        See `Strategy.followed`.
+        """
         return tuple(each.followed() for each in self._strategies)
 
     def cut(self, model: torch.nn.Module, workload: Workload) -> torch.nn.Module:
@@ -109,7 +112,7 @@ class Ranks:
         return next((dealt for dealt in found if dealt is not None), None)
 
     def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
-        """Model with this rank's shards, distributed and moved to the device block by block.
+        """Model with only this rank's shards, which is sharded and moved to the device block by block.
 
         Args:
             precision: value of the knob; with amp, some kinds cast parameters to autocast's type.
@@ -121,7 +124,7 @@ class Ranks:
         for each in self._strategies:
             model = each.taken(model, placement)
         for part, blocks in parts_of(model):
-            # The innermost dimension of the mesh divides tensors first.
+            # The innermost dimension of the mesh shards tensors first.
             found = [
                 each.spreading(part, placement, is_stage=part is not model)
                 for each in reversed(self._strategies)
@@ -155,11 +158,17 @@ class Ranks:
         model = self.spread(model, device_kind=device.type, precision=knobs.precision)
         if workload.mode == TRAIN and knobs.clip_grad_norm is not None:
             require_one_mesh(model, self.parallel)
-        model = model.to(device)  # the modules that ranks do not share
+        model = model.to(device)  # modules that are not sharded
         return compiled(model) if knobs.compile else model
 
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
-        """Model wrapped for measured steps; seeds this rank like all ranks that share its batches."""
+        """Model wrapped for measured steps, for example in DDP.
+
+        Also seeds this rank's random numbers, equally on ranks that share batches.
+
+        Args:
+            first_seed: seed of the first such ranks.
+        """
         if not self.parallel:
             return model
         for each in self._strategies:
@@ -174,7 +183,7 @@ class Ranks:
 
         Args:
             model: the model, on the host.
-            batch_size: samples of one rank in one of the passes that a step is accumulated from.
+            batch_size: number of samples per rank in each of the batches that a step accumulates.
 
         Raises:
             InapplicableError: the engine does not support such optimizers.
@@ -185,7 +194,7 @@ class Ranks:
     def sharing(
         self, model: torch.nn.Module, device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """Function from a batch to a context manager in which this rank has only its part of the batch.
+        """Function that takes a batch and returns a context manager in which the batch is this rank's part.
 
         Raises:
             InapplicableError: the model does not support parts of batches.
@@ -207,7 +216,7 @@ class Ranks:
 
 
 def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
-    """Parts of a model that are sharded separately (stages, or the whole model), each with its blocks."""
+    """Parts of a model that are sharded separately: pipeline stages, or the model; with repeated blocks."""
     if isinstance(model, ScheduledModel):
         return model.parts
     return ((model, [block for _, block in repeated_blocks(model)]),)
@@ -231,9 +240,9 @@ def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
 
 
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
-    """Checks that trained parameters are all DTensors or all plain, as optimizers that take all at once need.
+    """Checks that trained parameters are all `DTensor`s or all plain tensors.
 
-    PyTorch's optimizers on a GPU do so by default.
+    Optimizers need this if they update all parameters at once (foreach), as PyTorch's do by default on a GPU.
 
     Raises:
         InapplicableError: some of the parameters are sharded, and others are not.

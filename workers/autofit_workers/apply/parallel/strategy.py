@@ -1,13 +1,13 @@
 """Base of the kinds of parallelism: the hooks by which a kind changes a trial, from checks to a step.
 
-    require_applicable      before anything is built
-    join, joined            this process, until it ends, or in the block of a prediction
-    cut                     the model on the host
-    taken, spreading        the model as it moves to the device: as a whole, then part by part
-    dealt                   the model on the host, if several devices take parts of it
-    wrapped                 the model on the device
-    engine                  object that trains the model in place of its optimizers
-    sharing                 each batch
+    require_applicable      checks the trial before anything is built
+    join, joined            prepares the process, until it ends or for one prediction
+    dealt                   assigns layers to several devices of one process
+    cut                     takes this rank's part of the model on the host, such as pipeline stages
+    taken, spreading        shards the model as it moves to the device: as a whole, then part by part
+    wrapped                 wraps the model on the device
+    engine                  makes an engine that trains the model in place of its optimizers
+    sharing                 cuts each batch to this rank's part
 
 A kind is a file with a subclass of `Strategy`, and a line in `autofit_workers.spec.parallel_kinds` that names
 the file.
@@ -41,8 +41,8 @@ class Dealt(NamedTuple):
     """Distribution of a model's modules over several devices.
 
     Attributes:
-        device_of: the device that a module's own parameters and buffers go to.
-        link: prepares the model to move its results between devices, once all modules are placed.
+        device_of: returns the device for a module's own parameters and buffers.
+        link: called once all modules are on their devices; makes the model move activations between devices.
     """
 
     device_of: Callable[[torch.nn.Module], torch.device]
@@ -57,7 +57,7 @@ class Placement:
 
     Attributes:
         device_kind: `cuda` or `cpu`.
-        dtype: type that a kind casts parameters to, if it casts; None if the precision is not mixed.
+        dtype: autocast's dtype, to which some kinds cast parameters; None without mixed precision.
     """
 
     def __init__(self, parallel: Parallel, device_kind: str, dtype: torch.dtype | None) -> None:
@@ -88,12 +88,12 @@ class Engine(ABC):
         """Copy of `workload` whose step uses this engine's backward and optimizer step.
 
         Args:
-            phase: called as backward and the optimizer's step begin.
+            phase: called with the phase's name when backward and the optimizer's step begin.
         """
 
     @abstractmethod
     def held(self) -> Iterator[tuple[Iterable[torch.Tensor], Category]]:
-        """Tensors, with category, that the engine keeps between steps in addition to model and optimizer."""
+        """Tensors, by category, that the engine itself keeps between steps, such as float32 weights."""
 
 
 class Strategy:
@@ -103,7 +103,7 @@ class Strategy:
         parallel: parallelism of all ranks, which includes this kind.
 
     Attributes:
-        brings_model: whether the kind's engine moves the model to the device.
+        brings_model: whether the kind's engine, and not the trial, moves the model to the device.
     """
 
     brings_model: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class Strategy:
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether the kind of parallelism can distribute weights quantized as `_base` names."""
+        """Whether this kind can distribute weights that are quantized by the value `_base` of the knob."""
         return False
 
     def join(self, device_kind: str) -> None:
@@ -137,7 +137,7 @@ class Strategy:
         return nullcontext()
 
     def cut(self, model: torch.nn.Module, _rank: int, _workload: Workload) -> torch.nn.Module:
-        """Part of `model` that rank `_rank` runs, on the host; the whole model by default.
+        """Part of `model`, on the host, that rank `_rank` runs; the whole model by default.
 
         Raises:
             InapplicableError: this kind cannot cut the model.
@@ -157,7 +157,7 @@ class Strategy:
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """Model prepared or wrapped as a whole, before its parts are distributed one after the other.
+        """Model, prepared or wrapped as a whole, before its parts are sharded one after the other.
 
         Raises:
             InapplicableError: this kind cannot distribute the model.
@@ -165,12 +165,13 @@ class Strategy:
         return model
 
     def spreading(self, _part: torch.nn.Module, _placement: Placement, *, is_stage: bool) -> Spread | None:
-        """Function that distributes a module of `_part` over the ranks; None if this kind has none.
+        """Function that shards a module over the ranks; None if this kind shards no modules.
 
-        It is called with each block, and then with the part.
+        It is called with each repeated block of `_part`, and then with `_part`.
 
         Args:
-            is_stage: whether the part is a stage of a pipeline, without the modules of other stages.
+            _part: the model, or a stage of a pipeline.
+            is_stage: whether it is a stage, without the modules of other stages.
 
         Raises:
             InapplicableError: the model has no plan for this kind, or its plan cannot divide it.
@@ -195,7 +196,7 @@ class Strategy:
     def sharing(
         self, _model: torch.nn.Module, _device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """Function from a batch to a context manager in which this rank has only its part of the batch.
+        """Function that takes a batch and returns a context manager in which the batch is this rank's part.
 
         Raises:
             InapplicableError: the model does not support parts of batches.
@@ -208,16 +209,15 @@ class Strategy:
 
     @staticmethod
     def followed() -> Followed:
-        """Library methods by class, each with the category of memory that it allocates, such as gradients."""
+        """Methods of library classes, each with the category of the memory that it allocates.
+
+        A prediction sets this category in the trace while the method runs.
+        """
         return {}
 
 
 def require_card(spec: TrialSpec) -> None:
-    """Raises `InapplicableError` if a trial that offloads to the host is for the CPU, not a card.
-
-    Raises:
-        InapplicableError: the trial is for the host.
-    """
+    """Raises `InapplicableError` if a trial that offloads from a GPU to the host is for the CPU."""
     if spec.is_for_host:
         raise InapplicableError(
             f"--parallel {spec.setup.parallel} brings shards from a GPU to the host, and trials on the CPU "
@@ -235,12 +235,12 @@ def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
 def taken_out(
     remaining: dict[str, str], modules: Mapping[str, torch.nn.Module], part: torch.nn.Module
 ) -> dict[str, str]:
-    """Entries of transformers' parallel plan for one part of a model, removed from `remaining`.
-
-    The plan names modules, and parameters of modules.
+    """Removes and returns the entries of transformers' parallel plan for one part of a model.
 
     Args:
+        remaining: parallel style by name of a module or parameter; loses the entries that are returned.
         modules: the model's modules, by name.
+        part: the part of the model.
     """
     inside = set(part.modules())
     named = [name for name in remaining if modules.get(name, modules.get(name.rpartition(".")[0])) in inside]

@@ -51,13 +51,13 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
         )
     if not is_stage:
         _require_modules(model, plan)
-    # Paths of the plan may be patterns, so the whole model is distributed with its first part.
+    # The plan's paths may be patterns, so the whole model is split when its first part is.
     whole = functools.cache(lambda: parallelize_module(model, mesh, dict(plan)))
     return lambda _part: whole()
 
 
 def _require_modules(model: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Raises `InapplicableError` if a path of a plan names no module, where PyTorch only warns."""
+    """Raises `InapplicableError` if a path of a plan names no module; PyTorch would only warn."""
     names = [name for name, _ in model.named_modules() if name]
     for path in plan:
         atoms = path.split(".")

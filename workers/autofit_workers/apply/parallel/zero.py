@@ -1,9 +1,10 @@
 """ZeRO by DeepSpeed, whose engine calls the model, runs backward and steps the optimizer.
 
-    zero1, zero2    the engine moves the model to the device and shards the rest
-    zero3           `deepspeed.zero.Init` moves parameters one by one, and keeps this rank's part
-    +offload        optimizer states on the host, in pinned memory, where DeepSpeedCPUAdam steps; of zero3
-                    parameters too
+    zero1, zero2    the engine moves the whole model to the device, and shards optimizer states; zero2 also
+                    gradients
+    zero3           `deepspeed.zero.Init` moves parameters one by one, and keeps this rank's shard
+    +offload        optimizer states are on the host in pinned memory, where DeepSpeedCPUAdam steps; with
+                    zero3 parameters too
 
 Settings without a knob have DeepSpeed's defaults: the sizes of its buckets, whether communication overlaps.
 Sources are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
@@ -34,7 +35,7 @@ from autofit_workers.workload.step import PhaseHook, no_phase
 from autofit_workers.workload.workload import Optimizers, Workload, check_loss
 
 _DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "bf16": torch.bfloat16}
-# Whether an optimizer's weight decay is decoupled.
+# Optimizers that DeepSpeedCPUAdam can replace, and whether their weight decay is decoupled.
 _ADAMS: dict[type, bool] = {torch.optim.Adam: False, torch.optim.AdamW: True}
 
 _SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of the CPU
@@ -80,7 +81,7 @@ STRATEGY = ZeroRanks
 class ZeroEngine(Engine):
     """DeepSpeed's engine of this rank, which divides losses, clips gradients and decides when to step.
 
-    Tensors that ranks exchange, such as buckets of gradients, count neither as parameters nor as gradients.
+    In the trace, tensors that ranks exchange, such as buckets, count neither as parameters nor as gradients.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -105,7 +106,7 @@ class ZeroEngine(Engine):
         optimizer = self._engine.optimizer
         shards = [each.ds_tensor for each in self._engine.module.parameters() if hasattr(each, "ds_tensor")]
         yield shards, Category.PARAMETER
-        # The float32 weights by stage: ZeRO counts them among the optimizer's states.
+        # Attributes with float32 weights, by stage of ZeRO, which count as optimizer states.
         for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
             yield getattr(optimizer, name, ()), Category.OPTIMIZER_STATE
         flat = getattr(optimizer, "grad_partitions_flat_buffer", None)
@@ -201,12 +202,12 @@ def _leave() -> None:
 def _engine(
     model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
 ) -> Any:
-    """DeepSpeed's engine of this rank, which brings the model to the device and trains it, inside `joined`.
+    """DeepSpeed's engine of this rank, which moves the model to the device and trains it, inside `joined`.
 
     Args:
         model: the model, on the host.
         optimizers: optimizers of the model's parameters.
-        batch_size: samples of one rank in one of the passes that a step is accumulated from.
+        batch_size: number of samples per rank in each of the batches that a step accumulates.
 
     Raises:
         InapplicableError: there are several optimizers, or this host lacks an operator that is needed.
@@ -229,7 +230,7 @@ def _engine(
 
 
 def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
-    """Moves buffers to the device and casts parameters; `zero.Init` does so only as a model is built."""
+    """Moves buffers to the device and casts parameters, as `zero.Init` does only for a model built in it."""
     from deepspeed.accelerator import get_accelerator
 
     device = torch.device(get_accelerator().current_device_name())

@@ -1,1 +1,1 @@
-"""Fake GPU: its tensors, its shapes, and the memory that libraries take on it."""
+"""Fake GPU: its tensors, the shapes of operators' results, and the memory that libraries allocate on it."""

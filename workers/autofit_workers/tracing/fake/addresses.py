@@ -1,7 +1,7 @@
-"""Gives fake tensors memory addresses, by which programs tell which tensors share memory or have none.
+"""Gives fake tensors memory addresses (`data_ptr`), by which programs find tensors that share memory.
 
-`FullyShardedDataParallel` finds out by them whether a parameter is its shard, and code that saves a model
-which weights are one.
+`FullyShardedDataParallel` compares addresses to see whether a parameter is its shard, and code that saves
+models to find shared weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from autofit_workers.pytorch.fake_tensors import FakeTensor
 
-_BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
+_BITS = 9  # addresses are multiples of 512, as in PyTorch's allocator
 
 
 @functools.cache

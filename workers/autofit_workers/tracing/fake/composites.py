@@ -1,10 +1,10 @@
 """CUDA's branches of composite operators whose C++ code depends on the device.
 
-These run above autograd in C++ and branch on the device, which a fake GPU tells them is another
-(see `fake_gpu`). Each function repeats the branch that a CUDA tensor takes, for the CUDA autograd
-key alone, so CPU tensors are untouched. `WITH_TEMPORARIES` is another kind: operators that the
-fake mode takes for one allocation and that are several. Source: `aten/src/ATen/native` of PyTorch
-2.11 to 2.15, in the files named below.
+Composite operators run above autograd in C++ and branch on the device, but C++ sees fake GPU tensors on
+another device (see `fake_gpu`). Each function here repeats the branch for a CUDA tensor, and is registered
+only for the autograd keys of GPU tensors, so that CPU tensors are unaffected. `WITH_TEMPORARIES` is a second
+group: operators for which PyTorch's fake mode shows only the output, although they also allocate temporaries.
+Sources are files in `aten/src/ATen/native` of PyTorch 2.11 to 2.15, named below.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
 
 aten: Any = torch.ops.aten
 
-# Operators with a composite fallback whose CUDA kernel is missing from CPU builds are found by
-# `_lacking_a_cuda_kernel`; these have no CPU kernel either, by which they could be found.
+# `_lacking_a_cuda_kernel` finds operators that have a CPU kernel and a composite fallback; these have no CPU
+# kernel, so they are listed.
 _CUDA_ONLY = ("aten::_fused_rms_norm",)
 
 
-# From then on attention without a batch dimension is given one, and so can be fused
-# (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
+# Since PyTorch 2.15 attention without a batch dimension gets one and can use a fused kernel
+# (transformers/attention.cpp, pytorch/pytorch#192271); 2.13 computes all scores, 2.14 was not checked.
 _ADDS_A_BATCH = parse_release(torch.__version__) >= (2, 15)
-_MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the newest cards alone
+_MOST_OF_CUDNN = 128  # head size (`check_cudnn_tensor_shapes`); only the newest cards allow more
 
 
 def register() -> torch.library.Library:
-    """Registers CUDA's versions of composite operators; they last as long as the returned library."""
+    """Registers CUDA's versions of composite operators, until the returned library is deleted."""
     library = torch.library.Library("aten", "IMPL")
     lacking = _lacking_a_cuda_kernel()
-    # A tensor that holds others, as a `DTensor`, is of the device that C++ was told; see `fake_gpu`.
+    # Wrappers of tensors, such as `DTensor`, have the device that C++ sees, XLA; see `fake_gpu`.
     for key in ("CUDA", "XLA"):
         library.impl("linear", _linear, f"Autograd{key}")
         library.impl("dropout", _dropout, f"Autograd{key}")
@@ -56,8 +56,8 @@ def register() -> torch.library.Library:
 def _lacking_a_cuda_kernel() -> list[str]:
     """Names of operators that a CPU build decomposes although CUDA has a kernel for each.
 
-    The dispatcher prefers the composite kernel where the backend has none, and the decomposition
-    would show temporaries that no GPU allocates (`silu_backward` has five).
+    Without a backend kernel PyTorch's dispatcher takes the composite one, whose decomposition would show
+    temporaries that no GPU allocates (five for `silu_backward`).
     """
     has: Any = has_kernel
     names: list[str] = operator_names()
@@ -76,7 +76,10 @@ def _never_called(*_args: object, **_kwargs: object) -> None:
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Output of `linear` for CUDA tensors: one `addmm` if the input is 2-D or contiguous (Linear.cpp)."""
+    """Output of `linear` for CUDA tensors (Linear.cpp).
+
+    With a bias and a 2-D or contiguous input it is one `addmm`, else a product and an addition in place.
+    """
     if bias is not None and input.dim() == 2:
         output: Tensor = aten.addmm(bias, input, weight.t())
         return output
@@ -99,7 +102,7 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
 
 
 def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Output of `softmax` for CUDA tensors; its kernel converts float16, as in autocast (SoftMax.cpp)."""
+    """Output of `softmax` for CUDA tensors; its kernel converts float16 to float32 itself (SoftMax.cpp)."""
     output: Tensor = aten._softmax(*_converted(self, dim, dtype))
     return output
 
@@ -130,8 +133,8 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     """Output of `scaled_dot_product_attention` for CUDA tensors, by the first enabled kernel that fits.
 
     The order is flash, memory-efficient, math, cuDNN (transformers/attention.cpp and cuda/sdp_utils.cpp);
-    `torch.nn.attention.sdpa_kernel` and its like enable kernels. cuDNN's comes last: PyTorch prefers it on
-    some cards of compute capability 9.0 and 10.0 alone, which is left out.
+    `torch.nn.attention.sdpa_kernel` and similar functions enable kernels. On some cards of compute capability
+    9.0 and 10.0 PyTorch prefers cuDNN's kernel, which is not predicted.
 
     Raises:
         InapplicableError: no enabled kernel takes such tensors.
@@ -234,7 +237,7 @@ def _elementwise_loss(
     reduction: int = 1,
     _beta: float = 1.0,
 ) -> Tensor:
-    """Squared or smooth L1 loss; if reduced, its storage still has room for all elements (BinaryOps.cpp)."""
+    """Squared or smooth L1 loss; a reduced loss keeps the storage of all elements (BinaryOps.cpp)."""
     dtype, shape = torch.result_type(input, target), torch.broadcast_shapes(input.shape, target.shape)
     result = input.new_empty(shape, dtype=dtype)
     if reduction == 0:
@@ -249,7 +252,7 @@ def _huber_loss(
     reduction: int = 1,
     _delta: float = 1.0,
 ) -> Tensor:
-    """Huber loss, reduced from a new tensor of the losses of all elements (Loss.cpp)."""
+    """Huber loss; a new tensor holds the losses of all elements until they are reduced (Loss.cpp)."""
     return _reduced(input.new_empty(torch.broadcast_shapes(input.shape, target.shape)), reduction)
 
 
@@ -258,7 +261,7 @@ def _soft_margin_loss(
     target: Tensor,
     reduction: int = 1,
 ) -> Tensor:
-    """Soft margin loss; if reduced, its storage still has room for all elements (Loss.cpp)."""
+    """Soft margin loss; a reduced loss keeps the storage of all elements (Loss.cpp)."""
     return _binary_cross_entropy(input, target, None, reduction)
 
 
@@ -268,9 +271,10 @@ def _soft_margin_loss_backward(
     target: Tensor,
     _reduction: int,
 ) -> Tensor:
-    """Gradient of the soft margin loss, whose exponential lives to the end of the call (Loss.cpp).
+    """Gradient of the soft margin loss (Loss.cpp).
 
-    The other temporaries live to the end of the expression that makes them.
+    Of its temporaries, `exp(-target · input)` lives until the end of the call; the others are freed before
+    the gradient is allocated.
     """
     negative = -target
     product = negative.mul(input)
@@ -286,7 +290,7 @@ def _binary_cross_entropy(
     _weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """Binary cross entropy; if reduced, it keeps the memory of the unreduced loss (Loss.cu)."""
+    """Binary cross entropy; a reduced loss keeps the storage of the unreduced one (Loss.cu)."""
     loss = torch.empty_like(input)
     reduced = _reduced(loss, reduction)
     return reduced if reduction == 0 else loss.as_strided(reduced.size(), reduced.stride())
@@ -299,7 +303,7 @@ def _binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """Binary cross entropy of logits, by way of the sigmoid's logarithm and the unreduced loss (Loss.cpp)."""
+    """Binary cross entropy of logits; temporaries are log-sigmoid and unreduced loss (Loss.cpp)."""
     log_sigmoid = aten.log_sigmoid(input)
     if pos_weight is not None:
         log_sigmoid.mul_((pos_weight - 1).mul(target).add_(1))
@@ -315,14 +319,14 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
 
 
 def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Softmax whose fully masked rows are found with a mask and set to zero in place (SoftMax.cpp)."""
+    """Softmax that sets fully masked rows to zero, which it finds by a boolean temporary (SoftMax.cpp)."""
     output: Tensor = aten.softmax.int(self, dim, dtype)
     return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
 
 
-# FunctionsManual.cpp, `value_selecting_reduction_backward`, `index_select_backward` and `index_backward`,
-# and TensorAdvancedIndexing.cpp, `gather_backward`: into fresh zeros, in place unless a tensor is like a
-# subclass, as fake ones are (`areAnyTensorSubclassLike`).
+# These gradient formulas write into new zeros, in place unless a tensor is a subclass, as fake tensors are
+# (`areAnyTensorSubclassLike`): `value_selecting_reduction_backward`, `index_select_backward` and
+# `index_backward` of FunctionsManual.cpp, and `gather_backward` of TensorAdvancedIndexing.cpp.
 _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
     aten.scatter.src: aten.scatter_.src,
     aten.scatter_add.default: aten.scatter_add_.default,
@@ -332,13 +336,13 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: OpOverload) -> OpOverload:
-    """In-place operator that PyTorch's gradient formulas run on plain tensors; else `func` itself."""
+    """Operator that runs in place of `func` on plain tensors: in gradient formulas, its in-place variant."""
     in_place: OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
     return func if in_place is None or not _in_a_formula() else in_place
 
 
 def _in_a_formula() -> bool:
-    """Whether autograd is running a node's C++ formula, not a Python function or a recomputed forward."""
+    """Whether autograd runs the C++ formula of a node, not a Python function or a recomputed forward."""
     if torch.is_grad_enabled():
         return False
     node: Any = current_node()
@@ -346,9 +350,10 @@ def _in_a_formula() -> bool:
 
 
 def _written_in_python() -> dict[Any, Callable[..., Any]]:
-    """Map from operator to the Python function behind it, in nn/modules/linear_cross_entropy.py.
+    """Maps PyTorch's operators that are written in Python to the functions that run them.
 
-    The module is there from PyTorch 2.13 on; before, the map is empty.
+    They are in torch/nn/modules/linear_cross_entropy.py, which exists since PyTorch 2.13; before, the map is
+    empty.
     """
     try:
         module = importlib.import_module("torch.nn.modules.linear_cross_entropy")
@@ -359,7 +364,7 @@ def _written_in_python() -> dict[Any, Callable[..., Any]]:
     return {each._opoverload: each._init_fn for each in made if each is not None}
 
 
-# Operators that are the same code on every device and hide what it allocates from the fake mode.
+# Operators whose temporaries PyTorch's fake mode does not show, with functions that allocate them.
 WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     **_written_in_python(),
     **recurrent.WITH_TEMPORARIES,
@@ -376,7 +381,10 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 
 def consists_of_operators(func: OpOverload) -> bool:
-    """Whether the operators that `WITH_TEMPORARIES[func]` calls do all the work of `func`."""
-    if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
+    """Whether the operators that `WITH_TEMPORARIES[func]` runs do all the work of `func`.
+
+    If not, the work of `func` itself has to be recorded too.
+    """
+    if func.namespace in NAMESPACES:  # a collective also moves its input between ranks
         return False
     return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

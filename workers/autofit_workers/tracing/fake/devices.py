@@ -1,8 +1,8 @@
-"""Replaces `cuda`, an index, or no device by `cuda:0` in Python calls that name a device.
+"""Replaces `"cuda"` and device indices by numbered devices such as `cuda:0` in Python calls.
 
-`"cuda"`, `0` and `.cuda()` mean the current device, for which C++ asks a device guard that knows
-of no GPU; and it does not see that a tensor is there already, for it was told another device
-(see `fake_gpu`).
+For `"cuda"` and `.cuda()` C++ would ask a device guard for the current GPU, and there is none. C++ also does
+not notice that a tensor is already on the GPU, as it sees another device (see `fake_gpu`). The mode here also
+answers Python calls that read values of fake GPU tensors, such as `tensor.item()`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from autofit_workers.tracing.values.made_up import MadeUpInt
 from autofit_workers.tracing.values.reads import ANSWERS, OF_MADE_UP
 
 GPU = torch.device("cuda:0")
-# What programs call for one number after another, millions of times for a text.
+# Functions that programs call for single numbers, up to millions of times, so they are passed on fast.
 _OF_NUMBERS = frozenset(
     getattr(torch.Tensor, f"__{name}__") for name in ("getitem", "setitem", "int", "index", "float", "bool")
 ) | {torch.Tensor.item, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.mul}
 
-# What makes a tensor of numbers, also of those that lie in others, which it reads one after another.
+# Functions that make a tensor of nested lists, whose elements may be one-element tensors to read.
 _OF_LISTS = frozenset({torch.tensor, torch.as_tensor, torch.Tensor.new_tensor})
-# What `torch._check_tensor_all` asks of a condition, and nothing else does.
+# Only `torch._check_tensor_all` calls it, to check a condition.
 _ALL = is_all_true
-# What is more than passed on, beside calls that name a device.
+# Functions that need handling even without an argument `device`; most others are passed on.
 _NAMING = frozenset(
     {
         torch.device,
@@ -53,7 +53,7 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Function mode that passes `cuda:0` to calls that leave the device's index to PyTorch."""
+    """Function mode that gives calls an explicit GPU, `cuda:0`, and answers reads of fake tensors' values."""
 
     def __torch_function__(
         self,
@@ -91,7 +91,7 @@ class NamedDevices(TorchFunctionMode):
         return self._reading(func, args, kwargs)
 
     def _reading(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a call; if it reads values of a GPU tensor, answers with known or made-up values."""
+        """Runs a call; one that reads a fake tensor's values gets known or made-up values."""
         if func in ANSWERS and (
             isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
         ):
@@ -99,7 +99,7 @@ class NamedDevices(TorchFunctionMode):
             return ANSWERS[func](*args, **kwargs)
         if func is _ALL and isinstance(args[0], FakeTensor) and _is_unknown(args[0]):
             streams.host_reads()
-            return torch.tensor(True)  # what a program checks holds
+            return torch.tensor(True)  # a check on unknown values is taken to hold
         if func in _OF_LISTS:
             args = tuple(_read(each) if isinstance(each, list | tuple) else each for each in args)
         if any(map(_has_made_up, args)):
@@ -107,11 +107,11 @@ class NamedDevices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _chosen(self, device: Any) -> Any:
-        """Device that a call uses, with its index; an argument that is no device is returned as it is."""
+        """Device for a call, with its index; subclasses may refuse it. A value that is no device is kept."""
         return self.numbered(device)
 
     def numbered(self, device: Any) -> Any:
-        """Device with its index, whether it exists or not; anything else is returned as it is."""
+        """Device with its index, even if there is no such GPU; a value that is no device is kept."""
         return _named(device)
 
 
@@ -121,7 +121,10 @@ def _is_unknown(tensor: FakeTensor) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """`value` with each one-element GPU tensor replaced by its number; the host waits for each."""
+    """Nested list `value` with each one-element fake tensor replaced by its number.
+
+    The host waits for the GPU at each, as a real read would.
+    """
     if isinstance(value, list | tuple):
         return type(value)(map(_read, value))
     if isinstance(value, FakeTensor) and value.numel() == 1:
@@ -131,9 +134,9 @@ def _read(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a number, or a real CPU tensor whose values are not made up.
+    """Whether a value is an ordinary number, or a real CPU tensor whose values are not made up.
 
-    A tensor that `torch.func` wraps says that it is a plain one, whatever is inside.
+    Tensors wrapped by `torch.func` transforms do not count, as their type hides what they wrap.
     """
     return type(value) in (int, float) or (
         type(value) is torch.Tensor and not is_functorch_tensor(value) and not is_made_up(value)
@@ -141,7 +144,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _has_made_up(value: Any) -> bool:
-    """Whether a value is, or has among its indices, a made-up integer."""
+    """Whether a value is a made-up integer, or a list, tuple or slice that has one."""
     if isinstance(value, list | tuple):
         return any(type(each) is MadeUpInt or (type(each) is slice and _has_made_up(each)) for each in value)
     if type(value) is slice:
@@ -150,7 +153,7 @@ def _has_made_up(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with made-up numbers replaced by plain ones, each noted as an assumed size."""
+    """Value with made-up integers replaced by ordinary ones, each recorded as an assumed size."""
     if type(value) is MadeUpInt:
         return running().assume("a size made of values", value.plain, None)
     if type(value) is slice:
@@ -159,12 +162,12 @@ def _plain(value: Any) -> Any:
 
 
 def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments of `torch.device`; a lone index gets `cuda`, as PyTorch would look up the accelerator."""
+    """Arguments of `torch.device`; a single index gets `cuda`, instead of PyTorch's look-up of a GPU."""
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
 def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Result of `tensor.type(kind)`; knows `torch.cuda` types, which a build without CUDA does not."""
+    """Result of `tensor.type(kind)`, also for `torch.cuda` types, which a CPU build does not know."""
     if kind is None:
         return tensor.type()
     if isinstance(kind, torch.dtype):
@@ -173,12 +176,12 @@ def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) 
     if not name.startswith("torch.cuda."):
         converted: torch.Tensor = tensor.type(kind, *args, **kwargs)
         return converted
-    dtype: torch.dtype = getattr(torch, name.rpartition(".")[2]).dtype  # of the same type on the CPU
+    dtype: torch.dtype = getattr(torch, name.rpartition(".")[2]).dtype  # of the CPU type of that name
     return tensor.to(GPU, dtype)
 
 
 def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Result of `tensor.new(…)`, made in Python because a dispatch mode does not see C++ make it."""
+    """Result of `tensor.new(…)`, made in Python as C++ would make it unseen by dispatch modes."""
     if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, FakeTensor) and not kwargs:
@@ -206,7 +209,7 @@ _MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `tensor.to(…)` returns the tensor itself, as device and dtype stay the same."""
+    """Whether `tensor.to(…)` would return a fake tensor itself, as device and dtype stay the same."""
     if not isinstance(tensor, FakeTensor) or "copy" in kwargs or len(args) > 3:
         return False
     device, dtype, _non_blocking, memory_format = parse_to(*args, **kwargs)
@@ -214,7 +217,7 @@ def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
 
 
 def _named(device: Any) -> Any:
-    """Device with its index, `cuda:0` for `cuda`; an argument that is no device is returned as it is."""
+    """Device with its index: `cuda:0` for `cuda`, `cuda:1` for 1; a value that is no device is kept."""
     if isinstance(device, int) and not isinstance(device, bool):
         return torch.device("cuda", device)
     if isinstance(device, str):

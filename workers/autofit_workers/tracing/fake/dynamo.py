@@ -1,9 +1,9 @@
-"""Light stand-in for `torch._dynamo`, whose compiler takes as long to import as PyTorch itself.
+"""Light stand-in for `torch._dynamo`, PyTorch's compiler, which takes as long to import as PyTorch itself.
 
-Fake tensors read the package's settings, and PyTorch calls its `disable` and `graph_break` everywhere,
-which do nothing where nothing is compiled. Libraries take names from it at import, which do nothing either:
-transformers two decorators, torchvision a function of its `utils`, to ask later.
-Any other name brings the real package.
+Fake tensors read the settings in `torch._dynamo.config`, and PyTorch calls `disable` and `graph_break`, which
+do nothing as long as nothing is compiled. Libraries import a few names from the package: transformers two
+decorators, torchvision a function of `torch._dynamo.utils`. The stand-in has these; when any other name is
+requested, it imports the real package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UTILS = f"{_NAME}.utils"
 
 
 class _Light(ModuleType):
-    """Stand-in for `torch._dynamo`; imports the real package when a name is asked for that it lacks."""
+    """Stand-in for `torch._dynamo`; imports the real package when a name that it lacks is requested."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
@@ -70,7 +70,7 @@ class _Light(ModuleType):
 
 
 class _LightUtils(ModuleType):
-    """Stand-in for `torch._dynamo.utils`, which imports the real module when a name is asked for."""
+    """Stand-in for `torch._dynamo.utils`; imports the real module when a name that it lacks is requested."""
 
     def __init__(self, package: _Light) -> None:
         super().__init__(_UTILS)
@@ -88,7 +88,7 @@ class _LightUtils(ModuleType):
 
 
 class _RealFirst(MetaPathFinder):
-    """Import finder that imports the real `torch._dynamo` before `torch._inductor` does so half-way."""
+    """Import finder that imports the real `torch._dynamo` before `torch._inductor`, which depends on it."""
 
     def __init__(self, light: _Light) -> None:
         self._light = light
@@ -105,17 +105,17 @@ class _RealFirst(MetaPathFinder):
 
 
 class _Imported(Loader):
-    """Import loader that gives a module which was imported while Python looked for it.
+    """Import loader that returns a module that was already imported while Python searched for it.
 
-    Python would execute it once more: a second module, which lacks the attributes that the imports of its
-    submodules gave to the first.
+    Otherwise Python would execute the module a second time, and the new module would lack its submodules as
+    attributes.
     """
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._spec = module.__spec__
         self.spec = ModuleSpec(module.__name__, self)
-        # Python prefers the spec of a module that appears during a search to the one that the search found.
+        # If a module appears in `sys.modules` during the search, Python takes the spec from that module.
         module.__spec__ = self.spec
 
     def create_module(self, _spec: ModuleSpec) -> ModuleType:
@@ -126,7 +126,7 @@ class _Imported(Loader):
 
 
 def install() -> None:
-    """Puts the stand-in for `torch._dynamo` in place, unless the real one is imported already."""
+    """Puts the stand-in for `torch._dynamo` into `sys.modules`, unless the real package was imported."""
     flex_attention.install()
     if _NAME in sys.modules:
         return
@@ -142,12 +142,12 @@ def install() -> None:
 
 
 def not_compiled(model: Any = None, **_options: object) -> Any:
-    """Replacement for `torch.compile` that leaves the model as it is, as under a dispatch mode."""
+    """Replacement for `torch.compile` that leaves models eager; `flex_attention` is noted as compiled."""
     return not_compiled if model is None else flex_attention.compiled(model)
 
 
 def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Sets deterministic mode for eager code, without PyTorch's import of the compiler."""
+    """Sets PyTorch's deterministic mode for eager code, without importing the compiler as PyTorch does."""
     set_deterministic_algorithms(mode, warn_only=warn_only)
 
 

@@ -1,6 +1,7 @@
-"""Fake device: tensors that have shapes and storages, and no data.
+"""Fake device: tensors that have shapes and storages, but no data.
 
-The common base of a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`).
+`FakeDeviceMode` is the common base of the fake GPU (`fake_gpu`) and the fake CPU (`host.fake_cpu`). The other
+functions let modules, parameters and optimizers of PyTorch work with fake tensors.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from autofit_workers.tracing.values.sized import Sizes, has_mask, rule_of, scala
 aten: Any = torch.ops.aten
 
 
-# In a backward pass calls are seen as operators alone.
+# During backward, reads of values reach the dispatch mode as operators, not as Python calls.
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
 
@@ -49,18 +50,20 @@ def _unseen(*_call: object) -> None:
 
 
 class FakeDeviceMode(TorchDispatchMode):
-    """Base of the dispatch modes that run operators on fake tensors of a device.
+    """Base of the dispatch modes that run operators on fake tensors of one device.
 
     Args:
         observer: called after every operator on fake tensors with the operator, its arguments
             and its result.
-        device: where the fake tensors are.
-        finish: see `ShapeCache`.
-        devices: answers calls before they become operators.
+        device: device of the fake tensors.
+        finish: gives results the memory format that they have on the device; see `ShapeCache`.
+        devices: function mode that handles Python calls naming a device, before they become operators.
 
     Attributes:
-        observer: as it is given.
-        worked: called with the same after operators of which the observer sees only what they allocate.
+        observer: the argument of that name.
+        worked: called like `observer` after an operator that runs as several smaller ones, of which the
+            observer has seen the allocations but not the work of the whole.
+        kept: tensors that libraries keep until the process ends, by name.
     """
 
     def __init__(
@@ -80,8 +83,8 @@ class FakeDeviceMode(TorchDispatchMode):
         self.worked: OperatorObserver = _unseen
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
-        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
-        self._strangers: dict[OpOverload, None] = {}  # operators of nobody that is known
+        self.kept: dict[str, torch.Tensor] = {}
+        self._strangers: dict[OpOverload, None] = {}  # operators that nobody registered
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -99,7 +102,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch guards operators against its compiler: False, as nothing is compiled here."""
+        """Whether PyTorch keeps its compiler from tracing this mode: False, as nothing is compiled here."""
         return False
 
     def __enter__(self) -> Self:
@@ -114,7 +117,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self._named_devices.__exit__(*exception)
 
     def in_step(self) -> AbstractContextManager[None]:
-        """Context in which a trial runs its step, once the batch is made."""
+        """Context in which a trial runs its step, after the batch is made; has no effect by default."""
         return nullcontext()
 
     def taken_in(self, batch: Any) -> Any:
@@ -168,7 +171,7 @@ class FakeDeviceMode(TorchDispatchMode):
             return torch.empty(shape, dtype=dtype, device=like.device)
 
     def wrapped(self, elem: torch.Tensor) -> FakeTensor:
-        """Fake tensor on the mode's device, over the storage of `elem`, a tensor on the device `meta`."""
+        """Fake tensor on the mode's device that shares the storage of `elem`, a tensor on device `meta`."""
         return self._on_device(elem)
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
@@ -176,13 +179,13 @@ class FakeDeviceMode(TorchDispatchMode):
         return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
 
     def note(self, operator: OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
-        """Calls `worked` with an operator whose allocations the observer has seen already."""
+        """Reports an operator to `worked`; the observer has already seen its allocations."""
         self.worked(operator, inputs, {}, result)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with each real tensor replaced by a fake CPU tensor without values.
 
-        The fake mode would compute on small real tensors.
+        PyTorch's `FakeTensorMode` would compute the values of small real tensors.
         """
         if all(map(self._is_fine, args)):
             return args
@@ -212,12 +215,15 @@ class FakeDeviceMode(TorchDispatchMode):
     def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         """Fake CPU tensor of the shape, strides and dtype of `tensor`.
 
-        `FakeTensorMode.from_tensor` would import the compiler.
+        `FakeTensorMode.from_tensor` does the same, but imports PyTorch's compiler.
         """
         return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
 
     def placed(self, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-        """Fake tensor with the shape of `tensor`, allocated on `device` (default: the mode's device)."""
+        """New fake tensor with the shape of `tensor` on `device` (default: the mode's device).
+
+        The observer sees its allocation.
+        """
         size, stride = tensor.size(), tensor.stride()
         make = self._on_device if device in (None, self.device) else FakeTensors(self.fake_mode, device)
         made = make.strided(size, stride, tensor.dtype)
@@ -229,7 +235,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return self.placed(buffer, device)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Reports to the observer a storage that was resized without an operator."""
+        """Reports to the observer that `storage` was resized by a call that is no operator."""
         with DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
@@ -260,12 +266,12 @@ def install() -> None:
 
 
 def _let_modules_convert_fake_parameters() -> None:
-    """Lets `Module.to` convert fake parameters that something holds a weak reference to."""
+    """Lets `Module.to` convert fake parameters that have weak references, which PyTorch refuses to swap."""
     utils: Any = torch.utils
     swap = utils.swap_tensors
 
     def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
-        if isinstance(old, FakeTensor) and new.device.type == "meta":  # from where it comes to no device
+        if isinstance(old, FakeTensor) and new.device.type == "meta":  # `.data` would leave it on the CPU
             nowhere = torch.empty_strided(new.size(), new.stride(), dtype=new.dtype, device="meta")
             _become(old, torch.nn.Parameter(nowhere, requires_grad=old.requires_grad))
         elif isinstance(old, FakeTensor):
@@ -277,10 +283,10 @@ def _let_modules_convert_fake_parameters() -> None:
 
 
 def _let_scalers_step_without_values() -> None:
-    """Makes a gradient scaler always step: on a fake GPU no gradient overflows.
+    """Makes `GradScaler.step` always step the optimizer, as if no gradient had overflowed.
 
-    The step with the optimizer in it is the one that needs the most memory. The check for overflow copies
-    one number to the host and allocates nothing on the GPU; fused optimizers do without it.
+    A step that skips the optimizer needs less memory. The skipped check for overflow only copies one number
+    to the host and allocates nothing on the GPU.
     """
 
     def step(
@@ -296,7 +302,7 @@ def _let_scalers_step_without_values() -> None:
 
 
 def _let_initializers_leave_fake_parameters() -> None:
-    """Makes `trunc_normal_`, which redraws values outside its bounds, skip fake tensors."""
+    """Makes `trunc_normal_` skip fake tensors, as it reads values to redraw those outside its bounds."""
     draw = TRUNCATED_NORMAL.get()
 
     def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -306,10 +312,11 @@ def _let_initializers_leave_fake_parameters() -> None:
 
 
 def _let_inference_mode_decompose() -> None:
-    """Replaces inference mode by disabled gradients, so that composite operators decompose.
+    """Makes `torch.inference_mode` only disable gradients, so that composite operators decompose.
 
-    Without autograd's dispatch keys they would reach the mode whole, and a convolution would be another
-    operator, of which no workspace is known. Allocations are the same as without gradients.
+    In true inference mode tensors lack autograd's dispatch keys, and composite operators reach the dispatch
+    mode undecomposed: a convolution would be an operator whose workspace is not known. Allocations are the
+    same with gradients disabled.
     """
     INFERENCE_MODE.replace(lambda enabled: torch.set_grad_enabled(not enabled))
 
@@ -321,9 +328,9 @@ def _let_models_be_copied() -> None:
 
 
 def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Turns `tensor` into `other`, its class and attributes too; `other` is not used after that.
+    """Turns `tensor` into `other`, including class and attributes; `other` must not be used afterwards.
 
-    `torch.utils.swap_tensors` refuses where there are weak references, which do no harm here.
+    `torch.utils.swap_tensors` would refuse tensors that have weak references.
     """
     swap_tensor_impl(tensor, other)
     tensor.__class__, other.__class__ = other.__class__, tensor.__class__
@@ -339,7 +346,7 @@ def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
 
 
 def _let_data_be_moved() -> None:
-    """Lets `tensor.data = other` take data of another device; C++ sees no difference."""
+    """Lets `tensor.data = other` take data of another device, or fake data for a real tensor."""
     plain: Any = torch.Tensor.data
 
     def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
@@ -347,15 +354,15 @@ def _let_data_be_moved() -> None:
         if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
             own, kind = dict(vars(tensor)), type(tensor)
             _become(tensor, data.detach())
-            vars(tensor).update(own)  # which stay, as `ds_numel` of DeepSpeed's shards
+            vars(tensor).update(own)  # keep attributes such as DeepSpeed's `ds_numel`
             if issubclass(kind, torch.nn.Parameter):
                 tensor.__class__ = _fake_class(kind)
             return
-        with DisableTorchFunction():  # a mode would come back here
+        with DisableTorchFunction():  # an active function mode would call this setter again
             plain.__set__(tensor, data)
 
     def given(tensor: FakeTensor, data: torch.Tensor) -> None:
-        if not isinstance(data, FakeTensor):  # it was copied to the host
+        if not isinstance(data, FakeTensor):  # a real tensor, copied to the host
             data = _as_fake(tensor, data)
         taken(tensor, data)
         tensor.fake_device = data.fake_device
@@ -366,7 +373,7 @@ def _let_data_be_moved() -> None:
 
 
 def _let_storages_tell_their_size() -> None:
-    """Reports `storage.resize_` to the running mode: `fully_shard` frees and regains parameters by it."""
+    """Reports `storage.resize_` to the active mode, as FSDP frees and reallocates parameters by it."""
     storage_type: Any = torch.UntypedStorage
     resize = storage_type.resize_
     emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -391,13 +398,13 @@ def _let_storages_tell_their_size() -> None:
 
 @contextmanager
 def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> Iterator[None]:
-    """Context in which every parameter becomes fake when it is registered with a module.
+    """Context in which every parameter becomes a fake CPU tensor when it is registered with a module.
 
-    A model of billions of parameters then costs no memory, while constructors run for real.
-    Parameters are diverted before their initializers touch them, which then do nothing.
+    Constructors of models run as usual, but a model of billions of parameters takes no memory. Parameters
+    become fake before their initializers run, which then have no effect.
 
     Args:
-        keeps_meta: whether parameters on the device `meta` stay, for code that brings them elsewhere itself.
+        keeps_meta: whether parameters on the device `meta` are left alone, for code that moves them itself.
     """
     module: Any = torch.nn.Module
     register = module.register_parameter
@@ -407,7 +414,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
         if (
             isinstance(param, torch.nn.Parameter)
             and not isinstance(param, (FakeTensor, UninitializedParameter))
-            and not is_traceable_wrapper_subclass(param)  # which holds fake tensors
+            and not is_traceable_wrapper_subclass(param)  # it already holds fake tensors
             and not (keeps_meta and param.is_meta)
         ):
             if param not in diverted:
@@ -425,9 +432,10 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """Context in which `type(parameter)(data, requires_grad=…)`, as in libraries, makes a fake parameter.
+    """Context in which libraries that rebuild a fake parameter get a fake parameter again.
 
-    `Parameter` itself, or a library's class that is made of one, makes a fake parameter too, given fake data.
+    Libraries write `type(parameter)(data, requires_grad=…)`, where the type is `FakeTensor`. Given fake data,
+    `Parameter` itself and a library's subclass of it make fake parameters too.
     """
     fake: Any = FakeTensor
     make, initialize, make_subclass = fake.__new__, fake.__init__, MAKE_SUBCLASS.get()
@@ -443,7 +451,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
             initialize(self, *args, **kwargs)
 
     def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
-        """Makes a fake parameter that is also of the library's class `cls`, if `data` is fake."""
+        """Makes a parameter of class `cls`; if `data` is fake, the parameter is a fake tensor as well."""
         if isinstance(data, FakeTensor):
             parameter: Any = torch.nn.Parameter(_of_no_class(data), requires_grad=requires_grad)
             parameter.__class__ = _fake_class(cls)
@@ -460,7 +468,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
 
 
 def _of_no_class(data: torch.Tensor) -> torch.Tensor:
-    """Tensor `data` without a library's parameter class."""
+    """Tensor with the data of `data`, of class `FakeTensor` and not of a library's parameter class."""
     return data if type(data) is FakeTensor else torch.Tensor.detach(data)
 
 
@@ -473,7 +481,7 @@ def _fake_class(cls: type) -> type:
         return cls
 
     def detach(self: Any) -> Any:
-        """Detached tensor of the same class and attributes, of which `Module.to` makes parameters."""
+        """Detached tensor of the same class and attributes, as `Module.to` needs to make a parameter."""
         data: Any = torch.Tensor.detach(self)
         data.__class__ = type(self)
         for name, value in vars(self).items():
@@ -493,12 +501,13 @@ def move_to_device(
 ) -> None:
     """Moves a model's parameters and buffers to the fake device, in the order of `model.to(device)`.
 
-    `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
-    Parameters that several modules share stay shared.
+    `Module.to` itself cannot move fake parameters that have weak references. Parameters that several modules
+    share stay shared.
 
     Args:
-        then: called with each module once its own parameters and buffers are there.
-        device_of: where a module's own parameters and buffers go; None for all to the mode's own device.
+        then: called with each module after its own parameters and buffers were moved.
+        device_of: returns the device for a module's own parameters and buffers; None moves all to the mode's
+            device.
     """
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
@@ -520,13 +529,13 @@ def move_to_device(
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
         then(module)
-        for name, parameter in own.items():  # what took another's place is not kept alive with it
+        for name, parameter in own.items():  # `then` may have replaced a parameter
             if moved.get(id(parameter)) is not module._parameters.get(name):
                 moved.pop(id(parameter), None)
 
 
 def quantize_before_sharding(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
-    """Quantizes a model's weights before the model is sharded and its parts are moved to the device."""
+    """Quantizes a model's weights on the fake device, before the model is sharded."""
     quantized_before_sharding(
         model, lambda parameter: _fake_parameter(parameter, mode.placed), mode.without_values
     )
@@ -552,5 +561,5 @@ def _fake_parameter(
     with torch.no_grad():
         fake = torch.nn.Parameter(made(parameter), requires_grad=parameter.requires_grad)
     for name, value in vars(parameter).items():
-        vars(fake).setdefault(name, value)  # marks such as `no_weight_decay`
+        vars(fake).setdefault(name, value)  # attributes such as `no_weight_decay`
     return fake

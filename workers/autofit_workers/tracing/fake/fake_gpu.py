@@ -1,15 +1,14 @@
-"""Fake GPU: tensors on `cuda:0` that have shapes and storages, and no data.
+"""Fake GPU: tensors on `cuda:0` that have shapes and storages, but no data.
 
-PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU:
-the C++ autograd engine asks for the device's guard and stream. So C++ is told another device.
-It asks for a tensor's device through the operator `prim::device`, which a dispatch mode may
-answer; Python reads an attribute and keeps seeing `cuda:0`. The answer is `xla:0` because that is
-the one device type besides CUDA whose tensors CUDA autocast accepts, and which the engine does
-not take for an accelerator. Its device guard, a no-op, is the `meta` guard, copied in libc10's
-registry.
+PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU, because the
+C++ autograd engine asks for the device's guard and stream. So C++ code is told that the tensors are on
+`xla:0`. C++ asks for a tensor's device through the operator `prim::device`, which a dispatch mode may answer;
+Python reads an attribute and keeps seeing `cuda:0`. XLA is the only device type besides CUDA whose tensors
+CUDA autocast accepts and which the engine does not treat as an accelerator. As its device guard the no-op
+guard of the device `meta` is copied in libc10's registry.
 
-`install` changes the process for good, so predictions run in a child of their own. All of it is
-private to PyTorch: `self_test` says whether it still works, and `autofit doctor` shows it.
+`install` patches the process for good, so predictions run in a child process. All of this depends on private
+parts of PyTorch: `self_test` checks that it still works, and `autofit doctor` shows the result.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 
-TOLD = torch.device("xla:0")  # C++, of a tensor on the GPU
+TOLD = torch.device("xla:0")  # device that C++ sees for a tensor on the fake GPU
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
@@ -54,7 +53,7 @@ _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 _DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
 
 _LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine", "torchao")
-# By module, what takes the place of calls to CUDA's driver and of compiled functions in it.
+# By module of a library, the function that replaces its calls of CUDA's driver and its compiled functions.
 _REPLACEMENTS: dict[str, Callable[[Any], None]] = {
     "bitsandbytes.functional": managed_memory.replace_in_bitsandbytes,
     "torchao.optim.adam": compiled_steps.replace_in_torchao,
@@ -65,13 +64,13 @@ _installed: list[Any] = []
 
 
 class FakeGpuMode(FakeDeviceMode):
-    """Dispatch mode that runs operators on GPU tensors without data, and all others for real on the CPU.
+    """Dispatch mode that runs operators on fake GPU tensors, and operators on CPU tensors for real.
 
-    CPU tensors stay real so that constructors and data preparation that read values work.
+    CPU tensors stay real because model constructors and data preparation read their values.
 
     Attributes:
-        offloads: whether large new CPU tensors are fake too: what a card's memory is offloaded to.
-        num_cards: number of the process's cards; an index beyond them, as other ranks have, means the first.
+        offloads: whether large new CPU tensors are fake too, as a step that offloads to the host makes them.
+        num_cards: number of GPUs of the process; a larger GPU index, as other ranks have, means `cuda:0`.
     """
 
     offloads = False
@@ -123,7 +122,10 @@ class FakeGpuMode(FakeDeviceMode):
         return buffer.to(device)
 
     def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """Tensor copied from GPU to host; counted as pinned if offloading and non-blocking (`_to_copy`)."""
+        """Returns a tensor copied from GPU to CPU, counted as pinned if it is offloaded.
+
+        PyTorch's `_to_copy` pins the target of a non-blocking copy to the CPU.
+        """
         return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
@@ -142,7 +144,10 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
 
 
 def _copied_to_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Real CPU tensor that a copy from GPU to CPU returns; None for any other operator."""
+    """Real CPU tensor that a copy from GPU to CPU returns, with known or made-up values.
+
+    None for any other operator, and for a tensor too large to be made real.
+    """
     if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
         target, source = args[:2]
         values = copied_to_host(source)
@@ -157,7 +162,7 @@ def _copied_to_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether `_to_copy` would return `tensor` itself on a GPU: C++ copies only as it sees device `xla`."""
+    """Whether `_to_copy` is called only because C++ sees the device `xla`: a GPU would not copy `tensor`."""
     return (
         isinstance(tensor, FakeTensor)
         and tensor.fake_device.type == "cuda"
@@ -172,7 +177,7 @@ def install() -> None:
     """Patches PyTorch in this process, for good, so that models can train on fake CUDA tensors.
 
     Raises:
-        RuntimeError: this PyTorch's device-guard registry is not found.
+        RuntimeError: the registry of device guards is not found in this release of PyTorch.
     """
     if _installed:
         return
@@ -183,7 +188,7 @@ def install() -> None:
     generators.install(GPU)
     tensor_types.install(GPU)
     streams.install()
-    # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
+    # Without this, `torch.tensor` moves its result to the device without calling a dispatch mode.
     only_lift_cpu_tensors(True)
     _installed.append(composites.register())
     sys.meta_path.insert(0, ExecutingFinder(_LOOKING_FOR_KERNELS, _execute_unseen))
@@ -192,14 +197,14 @@ def install() -> None:
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Imports a library as on a machine without a GPU, as its import would call the GPU's driver."""
+    """Imports a library as if no GPU were available, since its import would otherwise call CUDA's driver."""
     with unseen():
         execute(module)
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Context in which `torch.cuda.is_available` is False, for imports that look for GPU kernels."""
+    """Context in which `torch.cuda.is_available()` is False, for imports that look for GPU kernels."""
     cuda: Any = torch.cuda
     before = cuda.is_available
     cuda.is_available = lambda: False
@@ -231,7 +236,7 @@ def _pretend_that_cuda_is_available() -> None:
         "manual_seed_all",
         "set_rng_state",
     ):
-        # Each its own: the compiler keeps rules by function, and refuses one that has two names.
+        # A separate function each: `torch.compile` refuses a function under two names.
         setattr(cuda, name, _doing_nothing())
     cuda.is_available = lambda: True
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
@@ -239,8 +244,8 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.current_device = lambda: 0
     for exchange in EXCHANGE_DEVICE:
         exchange.replace(lambda _index: 0)
-    cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()  # of a generator that is not there
-    # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
+    cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()  # the CPU's in place of the GPU's
+    # Models and libraries ask for the capability; one trace serves all architectures, so one card answers.
     properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
     cuda.get_device_properties = lambda *_args, **_kwargs: properties
     cuda.get_device_name = lambda *_args, **_kwargs: properties.name
@@ -254,12 +259,12 @@ def _pretend_that_cuda_is_available() -> None:
     tensor_type: Any = torch.Tensor
     pinned.install()
     share = tensor_type.share_memory_
-    # On a GPU memory is shared as it is.
+    # For a GPU tensor `share_memory_` does nothing.
     tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)
 
 
 def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    """Result of `Tensor.type` with `torch.cuda.` in place of the device type that C++ sees."""
+    """Result of `Tensor.type`, such as `torch.cuda.FloatTensor`, where C++ would name `torch.xla`."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
     return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
 
@@ -274,7 +279,7 @@ def _doing_nothing() -> Callable[..., None]:
 def _let_optimizers_take_fake_tensors() -> None:
     """Makes optimizers and gradient clipping take their foreach path for fake tensors.
 
-    Clipping goes by the device that C++ names.
+    Gradient clipping decides by the device type that C++ sees.
     """
     for types in FOREACH_TYPES:
         types.append(FakeTensor)

@@ -1,16 +1,16 @@
 """Memory of `flex_attention`: one kernel if it is compiled, many operators if it is eager.
 
-    torch.compile(flex_attention)(…)         out, and the logarithm of the sum of each row; beside them the
-                                             largest of each row, while it runs. In backward the gradients,
-                                             and the sum of each row of out · grad_out
-    torch.compile(create_block_mask)(…)      the numbers of blocks; the mask of all positions is never made
+    torch.compile(flex_attention)(…)         output and log-sum-exp of each row; while it runs also the
+                                             maximum of each row. In backward the gradients, and row sums of
+                                             out · grad_out
+    torch.compile(create_block_mask)(…)      the block mask's tensors; the mask of all positions is never made
     flex_attention(…)                        eager operators, with the scores of all positions
 
-Read in 2.13, torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`, `flex_attention_backward`); the
-outputs are those of PyTorch's own fake functions. It is taken as compiled where a program compiles anything,
-a model for example, or calls what was compiled before it began, as a module does that stays imported. Left
-out: what a split of few queries over many keys takes (flex_decoding.py), and the scratch memory of the
-backend FLASH.
+Source, in PyTorch 2.13: torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`,
+`flex_attention_backward`); shapes of outputs come from PyTorch's own fake functions. `flex_attention` counts
+as compiled if the program compiles anything, such as a model, or calls a function that was compiled by a
+module imported earlier. Not predicted: memory of a split of few queries over many keys (flex_decoding.py),
+and scratch memory of the backend FLASH.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake.running import MODES, RunningDevice
 
 _MODULE = "torch.nn.attention.flex_attention"
-_compiled: set[str] = set()  # the names of what the program that runs compiled
+_compiled: set[str] = set()  # names of functions that the current program compiled
 
 
 @functools.cache
 def install() -> None:
-    """Skips tracing the graph of the scores' gradients if `flex_attention` is compiled."""
+    """Makes PyTorch skip the graph of the scores' gradients once the program has compiled anything."""
     module: Any = sys.modules[flex_attention.__class__.__module__]
     traced = module.create_fw_bw_graph
 
@@ -50,15 +50,15 @@ def begin_program() -> None:
 
 
 def is_followed_as_compiled(function: Any) -> bool:
-    """Whether compiled `function` is predicted: `flex_attention` or `create_block_mask`."""
+    """Whether a compiled `function` is predicted as such: `flex_attention` or `create_block_mask`."""
     return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
 
 
 def compiled(function: Any) -> Any:
-    """Function or module that `torch.compile` returns for `function` here."""
+    """Replacement for `torch.compile(function)`: `function` itself, or a wrapper that predicts its memory."""
     module, name = _named(function)
     if module.startswith("torch.") and "<locals>" in name:
-        return function  # PyTorch compiles an operator for itself, with its eager kernels
+        return function  # PyTorch itself compiles eager higher-order operators
     _compiled.add(name)
     if (module, name) == (_MODULE, "flex_attention"):
 
@@ -110,7 +110,7 @@ def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], k
         result: Any = func(*args, **kwargs)
         if func is flex_attention:
             *made, largest = result
-            beside = [torch.empty_like(largest)]  # none reaches the backward pass of what is compiled
+            beside = [torch.empty_like(largest)]  # row maxima, which compiled backward does not need
         else:
             query, grad_of_sums = args[0], args[6]
             num_sums = 1 if grad_of_sums is None else 2

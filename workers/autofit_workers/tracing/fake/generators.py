@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-# By the address of what C++ has of them: operators get that in another Python object.
+# GPU generators by the address of their C++ object, as operators get it in another Python object.
 _OF_GPU: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -41,7 +41,7 @@ def install(gpu: torch.device) -> None:
 
 
 def require_same_device(generator: torch.Generator, device: torch.device) -> None:
-    """Raises PyTorch's error if a generator is not of `device` (ATen's `check_generator`)."""
+    """Raises PyTorch's `RuntimeError` if a generator is not on `device` (ATen's `check_generator`)."""
     address: Any = generator
     found = "cuda" if address._cdata in _OF_GPU else "cpu"
     if found != device.type:

@@ -1,7 +1,7 @@
 """Memory formats of convolution results, as cuDNN returns them on a GPU.
 
-A build of PyTorch without cuDNN answers that question for its own kernels and makes everything
-contiguous, so that a network in channels last would lose its format at the first layer.
+A build of PyTorch without cuDNN makes all results contiguous, so that a network in channels last would lose
+its memory format at the first layer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
 
 aten: Any = torch.ops.aten
 
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of the weight's dimensions
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the weight's number of dimensions
 
 
 def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  # noqa: A002
     """Memory format in which cuDNN is called: channels last if input or weight are, else contiguous.
 
-    Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h. Depthwise
-    convolutions, which have kernels of their own, go to cuDNN too in this format
-    (`use_cudnn_depthwise` of Convolution.cpp).
+    Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h. In channels last,
+    depthwise convolutions use cuDNN too instead of PyTorch's own kernels (`use_cudnn_depthwise` of
+    Convolution.cpp).
     """
     wanted = _FORMATS.get(weight.dim())
     if wanted is None or torch.float64 in (input.dtype, weight.dtype):
@@ -33,7 +33,7 @@ def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  #
 
 
 def as_cudnn_returns(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """Result of an operator; a convolution's is in the memory format that cuDNN returns."""
+    """Result of an operator; that of a convolution is converted to the memory format that cuDNN returns."""
     if func is aten.convolution.default:
         return _in_format(result, convolution_format(args[0], args[1]))
     if func is aten.convolution_backward.default:

@@ -1,7 +1,7 @@
-"""Operator `autofit::library_memory`: memory that a library takes from PyTorch inside another operator.
+"""Operator `autofit::library_memory`: memory that a library such as cuDNN allocates inside another operator.
 
-Functions that repeat an operator's allocations (`recurrent`) take it with `library_memory`; it
-lives as long as the tensor that is returned, and the recorder knows it by `LIBRARY_MEMORY`.
+Functions that repeat an operator's allocations, such as those in `recurrent`, call `library_memory`. The
+memory lives as long as the returned tensor; the recorder recognizes the operator as `LIBRARY_MEMORY`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
 
 
 def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
-    """Fake GPU tensor of the likely size of `span`; the trace has its low and high sizes too.
+    """Fake GPU tensor of the likely size in `span`; the trace also records the low and high sizes.
 
     Args:
         span: low, likely and high size in bytes.
-        operator: the ATen operator that takes the memory, such as `aten._cudnn_rnn`.
-        kept: whether the memory is kept for backward, as activations are, and is not workspace.
+        operator: name for the trace of the operator that needs the memory, such as `aten._cudnn_rnn`.
+        kept: whether the memory outlives the operator, as activations do; else it is a workspace.
     """
     taken: Tensor = LIBRARY_MEMORY(
         [span.low_bytes, span.likely_bytes, span.high_bytes], operator, kept, device=GPU

@@ -1,9 +1,9 @@
 """CUDA managed memory, whose pages move between card and host, as bitsandbytes' paged optimizers use it.
 
-bitsandbytes' paged optimizers take it for states of 100,000 elements and more (`get_state_buffer` of
-optim/optimizer.py), past PyTorch's allocator, by `cudaMallocManaged`. All of it is on the card where there
-is room, and the driver moves pages to the host's memory where there is none. So its size on the card is a
-span, from nothing, which PyTorch's own counters say too, to all.
+bitsandbytes' paged optimizers allocate states of 100,000 and more elements by `cudaMallocManaged`, outside
+PyTorch's allocator (`get_state_buffer` of optim/optimizer.py). All of this memory is on the card if there is
+room; else the driver moves pages to the host. So its size on the card is predicted as a span from nothing,
+which PyTorch's counters would show as well, to all of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def replace_in_bitsandbytes(functional: Any) -> None:
 
 
 def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device = GPU) -> torch.Tensor:
-    """Fake tensor in managed memory, of whose pages any share may be on the card."""
+    """Tensor of a paged optimizer state without data; any share of its managed memory may be on the card."""
     made: Any = torch.empty(shape, dtype=dtype, device="meta")
     made.is_paged, made.page_deviceid = True, device.index
     num_bytes = math.prod(shape) * dtype.itemsize

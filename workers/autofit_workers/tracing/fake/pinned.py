@@ -1,6 +1,6 @@
-"""Counts pinned host memory, where no GPU is there to pin it for.
+"""Counts pinned host memory, which cannot be pinned without a GPU.
 
-A process keeps memory that was pinned once: `CachingHostAllocator` hands it out again (ATen/core of PyTorch).
+Only the peak matters, because PyTorch's `CachingHostAllocator` (ATen/core) keeps memory that was pinned once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def begin_program() -> None:
 
 
 def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
-    """Replaces `Tensor.pin_memory`: counts the tensor's storage as pinned and returns the tensor itself."""
+    """Replacement for `Tensor.pin_memory` that counts the tensor's storage and returns the tensor itself."""
     storage = tensor.untyped_storage()
     key = storage._cdata
     _live[key] = weakref.ref(storage, lambda _gone: _live.pop(key, None)), storage.nbytes()
@@ -30,12 +30,12 @@ def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Ten
 
 
 def peak_bytes() -> int:
-    """Peak of the pinned host memory in bytes, without rounding by the allocator."""
+    """Peak of pinned host memory in bytes, without the allocator's rounding."""
     return _peak_bytes[0]
 
 
 def notes() -> tuple[str, ...]:
-    """Note for the user about the peak of pinned memory; none where it is 0."""
+    """Note for the user about the peak of pinned memory; empty if nothing was pinned."""
     num_mib = -(-peak_bytes() // 2**20)
     return (f"beside the card, this rank has {num_mib} MiB of pinned memory on the host",) if num_mib else ()
 

@@ -14,7 +14,7 @@ def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
     """Result of `torch.cuda.get_device_properties` for a card of an architecture.
 
     Raises:
-        ValueError: the architecture has no compute capability, as AMD's.
+        ValueError: the architecture has no compute capability, such as AMD's.
     """
     capability = Architecture.of(architecture).capability
     limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])
@@ -26,7 +26,7 @@ def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
         multi_processor_count=num_multiprocessors(capability),
         max_threads_per_multi_processor=limits.max_threads_per_sm,
         shared_memory_per_block_optin=limits.shared_optin_bytes,
-        regs_per_multiprocessor=65536,  # of every architecture in the catalogue
+        regs_per_multiprocessor=65536,  # the same for every architecture in the catalogue
         warp_size=32,
         is_integrated=False,
         is_multi_gpu_board=False,

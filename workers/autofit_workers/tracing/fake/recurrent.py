@@ -1,12 +1,12 @@
 """Memory of LSTM, GRU and plain recurrent networks as cuDNN runs them on a GPU.
 
-A build without cuDNN unrolls them into hundreds of small operators. Here each repeats what
-`aten/src/ATen/native/cudnn/RNN.cpp` and `aten/src/ATen/cudnn/AutocastRNN.cpp` of PyTorch allocate, in
-their order: one buffer for all weights, the outputs, cuDNN's workspace and its reserve. The sizes
-of the last two are estimates; `recurrent_sizes` says of what.
+A build of PyTorch without cuDNN unrolls these networks into hundreds of small operators. The functions here
+instead allocate what `aten/src/ATen/native/cudnn/RNN.cpp` and `aten/src/ATen/cudnn/AutocastRNN.cpp` do, in
+the same order: one flat buffer of all weights, the outputs, cuDNN's workspace and its reserve. Sizes of
+workspace and reserve are estimates, explained in `recurrent_sizes`.
 
-Without cuDNN (`conv_algo` native) PyTorch unrolls the networks on a GPU too. That is not predicted:
-all convolution policies share one trace, which is cuDNN's.
+On a GPU, PyTorch unrolls the networks too if cuDNN is disabled (knob `conv_algo` native). That is not
+predicted: all convolution policies share one trace, in which cuDNN is enabled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from autofit_workers.tracing.fake.recurrent_sizes import RecurrentNetwork
 
 aten: Any = torch.ops.aten
 
-# cudnnRNNMode_t, and the gates of each
+# Values of cuDNN's enum `cudnnRNNMode_t`, and the number of gates of each.
 _RELU, _TANH, _LSTM, _GRU = range(4)
 _NUM_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
-# `CUDNN_TENSOR_DTYPES` of torch/backends/cudnn: others keep their weights apart
+# `CUDNN_TENSOR_DTYPES` of torch/backends/cudnn; weights of other dtypes are not put into one buffer.
 _FLATTENED_DTYPES = (torch.float16, torch.float32, torch.float64)
-# "slightly over 2MB", says `get_dropout_state` of RNN.cpp; kept for the life of the process.
+# Bytes: "slightly over 2MB" in `get_dropout_state` of RNN.cpp; never freed.
 _DROPOUT_STATE = between(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
@@ -69,7 +69,7 @@ def flatten_parameters(module: torch.nn.RNNBase) -> None:
 
 
 def _parts(buffer: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Views of the flat weight buffer, one for each weight; their order makes no difference."""
+    """Views of the flat weight buffer, one in the shape of each weight; cuDNN's order may differ."""
     parts, offset = [], 0
     for weight in weights:
         parts.append(buffer.narrow(0, offset, weight.numel()).view(weight.shape))
@@ -208,7 +208,7 @@ def _run(
 
 
 def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
-    """Flat buffer that holds all weights; None if they lie apart (`try_get_weight_buf`)."""
+    """Flat buffer of all weights; None if the weights are separate tensors (`try_get_weight_buf`)."""
     storages = {param.untyped_storage()._cdata for param in params}
     first = params[0]
     if len(storages) > 1 or first.untyped_storage().nbytes() < num_weights * first.element_size():
@@ -218,17 +218,17 @@ def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
 
 
 def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tensor]]:
-    """Flat buffer of the weights in float16, whichever type autocast has, and the copies in it."""
+    """New float16 buffer of all weights, whatever autocast's dtype, and views of it with their copies."""
     with torch.no_grad():
         buffer = torch.zeros(num_weights, dtype=torch.float16, device=GPU)
         parts = _parts(buffer, params)
-    # PyTorch's parts are tensors of their own over the same memory, no views to autograd.
+    # As in PyTorch, autograd must not see these tensors as views of the buffer.
     return buffer, [part.detach().copy_(param) for part, param in zip(parts, params, strict=True)]
 
 
 def _dropout_state() -> Tensor:
-    """Tensor of cuDNN's dropout states, made once for all recurrent networks of a process."""
-    mode: Any = current_mode()  # the fake GPU, which stands for the process
+    """Dropout state of cuDNN, a tensor made once and kept for all recurrent networks of the process."""
+    mode: Any = current_mode()  # the fake GPU's mode, which keeps it as a process would
     kept: dict[str, Tensor] = mode.kept
     if "dropout state" not in kept:
         with torch.no_grad():
@@ -316,7 +316,7 @@ def _cudnn_rnn_backward(  # noqa: PLR0917 - the operator's own signature
     if grad_output is None and grad_hy is None and grad_cy is None:
         return None, None, None, [None] * len(weight)
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
-    # What is missing of the gradients is zeros for the length of the call.
+    # Outputs without a gradient get zeros, which live until the call ends.
     grads = [
         torch.zeros_like(like, memory_format=torch.contiguous_format) if grad is None else grad
         for grad, like in ((grad_output, output), (grad_hy, hx), (grad_cy, cx))
@@ -368,8 +368,8 @@ def _steps_first(sequence: Tensor, batch_first: bool) -> Tensor:
 
 
 def _sequence(like: Tensor, width: int, batch_first: bool) -> Tensor:
-    """New output sequence in whose memory time steps come first, whatever the dimensions' order."""
-    if like.dim() == 2:  # packed: the steps of all sequences
+    """New output sequence stored time step by time step, even if `batch_first` puts the batch first."""
+    if like.dim() == 2:  # packed: the time steps of all sequences in one dimension
         return like.new_empty((like.size(0), width))
     first, second = like.shape[:2]
     if not batch_first:

@@ -1,29 +1,29 @@
 """Sizes of cuDNN's buffers for a recurrent network: flat weights, reserve and workspace.
 
-cuDNN tells these sizes only where there is a GPU (`cudnnGetRNNTempSpaceSizes` wants a handle). They
-are worked out here from sizes that others printed, in elements for L layers of H units in D
-directions with g gates, T steps and B sequences:
+Only a GPU's cuDNN reports these sizes (`cudnnGetRNNTempSpaceSizes` needs a handle). The formulas here follow
+from sizes that others published, in elements for L layers of H units in D directions with g gates, T steps
+and B sequences:
 
     reserve     T·B·H·D·(k·L + L − 1), k = 5 for an LSTM, 6 for a GRU
-                exact for both of pytorch/pytorch#2895 (736,000,000 and 864,000,000 bytes on a P100:
-                L = 4, H = 320, T·B = 25,000): all gates and the cell, or the six products of a GRU, and
-                what passes between layers. k = 1 for a plain network is an analogy, not seen.
-    workspace   the matrices + (3g − 1)·L·D·B·H
-                exact for both of the same issue (17,730,560 and 13,169,920 bytes; B = 100);
+                exact for both sizes in pytorch/pytorch#2895 (736,000,000 and 864,000,000 bytes on a P100:
+                L = 4, H = 320, T·B = 25,000): all gates and the cell, or a GRU's six products, and the
+                values passed between layers. k = 1 for a plain network is assumed by analogy.
+    workspace   the weight matrices + (3g − 1)·L·D·B·H
+                exact for both sizes in that issue (17,730,560 and 13,169,920 bytes; B = 100);
               + 2·T·B·H·D
                 exact for tensorflow/tensorflow#30889 (9,961,472 bytes: a ReLU network, L = 2,
-                H = 512, T = 20, B = 64, cuDNN 7); that a gated one has the same is assumed;
+                H = 512, T = 20, B = 64, cuDNN 7); assumed for networks with gates too;
               + 2·T·B·(input + output) + 4·L·D·B·H + 3·B
-                the same place, with padded sequences (21,496,576 bytes), as PyTorch describes them
-                all since it uses cuDNN's version 8 interface (`rnn_descriptor` of
+                the same issue, with padded sequences (21,496,576 bytes); PyTorch declares all sequences
+                as padded since it uses cuDNN's version 8 interface (`rnn_descriptor` of
                 aten/src/ATen/native/cudnn/RNN.cpp);
               + 8 MiB
-                of cuDNN 9: an LSTM with everything 1 wants 8 MiB + 832 bytes, and 5 × 64 bytes of reserve,
+                in cuDNN 9: an LSTM with all sizes 1 needs 8 MiB + 832 bytes, and 5 × 64 bytes of reserve,
                 in JAX's tests/experimental_rnn_test.py.
 
-Not known: what dropout between layers adds to the reserve (a byte per element is taken), what a
-persistent kernel wants (PyTorch takes one for H ≤ 192, and in half precision), and whether half
-precision keeps gates in single. The span from low to high covers these. No torch is needed here.
+Not known are: the reserve for dropout between layers (a byte per element is assumed), the workspace of
+persistent kernels (which PyTorch chooses for H ≤ 192 and in half precision), and whether half precision keeps
+gates in float32. The span from low to high covers these. No torch is needed here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dataclasses import dataclass
 
 from autofit_workers.replay.spans import Workspace, between
 
-_KEPT_PER_UNIT = {4: 5, 3: 6, 1: 1}  # by the number of gates: kept of every unit and step for backward
+_KEPT_PER_UNIT = {4: 5, 3: 6, 1: 1}  # elements of reserve per unit and step, by number of gates
 _LIBRARY_WORKSPACE_BYTES = 8 * 2**20
-_MATH_BYTES = 4  # half precision is computed in single (`promote_rnn_math_type` of RNN.cpp)
+_MATH_BYTES = 4  # half precision is computed in float32 (`promote_rnn_math_type` of RNN.cpp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +69,17 @@ class RecurrentNetwork:
 
     @property
     def num_weights(self) -> int:
-        """Number of elements of the flat weight buffer, which always has room for both biases."""
+        """Number of elements in the flat weight buffer, with both biases even if the network has none."""
         biases = 2 * self.num_gates * self.hidden_size * self.num_layers * self.num_directions
         return self.num_matrix_elements + biases
 
 
 def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dropout: bool) -> Workspace:
-    """Bytes of cuDNN's reserve, which training keeps from forward to backward: low, likely and high.
+    """Low, likely and high bytes of cuDNN's reserve, which training keeps from forward to backward.
 
     Args:
-        num_rows: steps of all sequences together.
+        num_rows: number of time steps of all sequences together.
+        dropout: whether there is dropout between layers.
     """
     per_width = num_rows * network.num_directions
     units = per_width * network.hidden_size * network.num_layers
@@ -93,10 +94,10 @@ def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dro
 
 
 def workspace(network: RecurrentNetwork, num_rows: int, batch_size: int, element_bytes: int) -> Workspace:
-    """Workspace bytes of each of a recurrent network's three passes: low, likely and high.
+    """Low, likely and high bytes of the workspace of forward, backward data, or backward weights.
 
     Args:
-        num_rows: steps of all sequences together.
+        num_rows: number of time steps of all sequences together.
     """
     states = network.num_layers * network.num_directions * batch_size * network.hidden_size
     width = network.output_size * network.num_directions

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from autofit_workers.pytorch.fake_tensors import FakeTensorMode
 from autofit_workers.pytorch.operators import OpOverload
 
-# An operator, its arguments, and what it returned.
+# Called with an operator, its positional and keyword arguments, and its result.
 OperatorObserver = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
 
@@ -17,19 +17,19 @@ class RunningDevice(AbstractContextManager[Any], Protocol):
     """Interface of `FakeDeviceMode` for modules that `fake_device` itself imports.
 
     Attributes:
-        fake_mode: PyTorch's own, which makes tensors without values.
-        observer: called after each operator.
+        fake_mode: PyTorch's `FakeTensorMode`.
+        observer: called after each operator on fake tensors.
     """
 
     fake_mode: FakeTensorMode
     observer: OperatorObserver
 
     def unobserved(self) -> AbstractContextManager[None]:
-        """Context in which the observer is not told of operators."""
+        """Context in which the observer is not called."""
         ...
 
     def resized(self, storage: Any) -> None:
-        """Tells the observer that a storage's size has changed."""
+        """Reports to the observer that a storage was resized."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Caches the result shapes of operators on fake tensors, as a training step repeats most calls.
 
-`FakeTensorMode` has a cache of its own, but its keys describe tensors so completely that hashing
-them takes most of a trace. Here only strided tensors of one fake device meet, so data type, sizes and
-strides suffice; whatever is not of that kind goes to the fake mode.
+`FakeTensorMode` has its own cache, but its keys describe tensors so completely that hashing them takes most
+of a trace's time. The cache here holds only calls on strided tensors of one fake device, for which dtype,
+sizes and strides suffice; all other calls go to PyTorch's fake mode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from autofit_workers.pytorch.tensors import make_subclass
 aten: Any = torch.ops.aten
 
 _META = torch.device("meta")
-# Products whose fake functions take tensors of any types, with which of their arguments have to be of one.
+# Matrix products whose fake functions accept mixed dtypes, with the arguments that must share one on CUDA.
 _ALIKE = {
     aten.mm.default: slice(0, 2),
     aten.mm.dtype: slice(0, 2),
@@ -61,8 +61,8 @@ class ShapeCache:
 
     Args:
         fake_mode: computes results that are not cached yet, and owns all results.
-        device: of all tensors that are remembered.
-        finish: gives a result the format that the call would give it on that device.
+        device: device of the tensors whose calls are cached.
+        finish: gives a result the memory format that it would have on that device.
     """
 
     _known: ClassVar[dict[Any, tuple[type, list[_Fresh | None]] | None]] = {}
@@ -76,7 +76,11 @@ class ShapeCache:
         self._make = FakeTensors(fake_mode, device)
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Result of an operator on fake tensors, from the cache where the shapes are known."""
+        """Result of an operator on fake tensors, rebuilt from the cache if an equal call ran before.
+
+        Raises:
+            UnsupportedOperatorException: the operator has no fake function.
+        """
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
         if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == self._device:
@@ -93,17 +97,17 @@ class ShapeCache:
         except RuntimeError as error:
             if "no fake impl registered" not in str(error):
                 raise
-            raise UnsupportedOperatorException(func) from error  # as of PyTorch's own without shapes
+            raise UnsupportedOperatorException(func) from error  # as for PyTorch's own operators
         if key is not None and key not in self._known:
             self._known[key] = _describe(args, result, self._device)
         return result
 
     def _cache_of(self, func: OpOverload) -> AbstractContextManager[None]:
-        """Context without the fake mode's cache if `func` takes a storage, which a cached key would keep."""
+        """Context that disables PyTorch's cache if `func` takes a storage, which a key would keep alive."""
         return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
     def _key(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Cache key that decides the result shapes of a call; None if the call cannot be cached."""
+        """Cache key of a call, equal for calls with equal result shapes; None if it cannot be cached."""
         of_args = _key(args, self._device)
         if of_args is None:
             return None
@@ -119,10 +123,11 @@ class ShapeCache:
 
 
 def _called(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of a call; raises `RuntimeError` if CUDA would not take its mix of dtypes.
+    """Result of a call in the fake mode; raises `RuntimeError` for mixed dtypes that CUDA does not accept.
 
-    The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
-    the same output (`_grouped_mm_fallback`, aten/src/ATen/native/GroupedMMUtils.h).
+    The fake function of `_grouped_mm` accepts only bfloat16, so other dtypes are passed as bfloat16. CUDA
+    multiplies them group by group into one output (`_grouped_mm_fallback`,
+    aten/src/ATen/native/GroupedMMUtils.h).
     """
     if func in _ALIKE:
         _require_one_type(args[_ALIKE[func]])
@@ -147,21 +152,21 @@ def _require_one_type(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 class FakeTensors:
-    """Factory of fake tensors on one device, three times as fast as their class.
+    """Factory of fake tensors on one device, three times as fast as the class `FakeTensor`.
 
-    A fake tensor of the mode differs from others by its tensor without data alone; the attributes that its
-    class adds, the same for every one, are copied from the first.
+    Fake tensors of one mode and device differ only in the `meta` tensor that each wraps. All other attributes
+    are copied from one fake tensor that the class made.
 
     Args:
-        fake_mode: owner of the tensors.
-        device: device that the tensors are on.
+        fake_mode: PyTorch's fake mode that owns the tensors.
+        device: device of the tensors.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, device: torch.device) -> None:
         first = FakeTensor(fake_mode, torch.empty((), device=_META), device)
         self._state = dict(vars(first))
         self._device = device
-        # As their class does: copies of parameters look at an address, which is 0.
+        # As in `FakeTensor.__new__`: copying a parameter reads its address, which has to be 0.
         self._guard_data = (
             warn_on_mutable_data_ptr if fake_mode._allow_unsafe_data_ptr_access else throw_on_mutable_data_ptr
         )
@@ -187,9 +192,9 @@ class FakeTensors:
 
 @functools.cache
 def returns_its_first_argument(func: OpOverload) -> bool:
-    """Whether an operator writes its first argument in place and changes no shape.
+    """Whether an operator only writes in place, without changing the shape or storage of its first argument.
 
-    Fused optimizers and the gradient scaler write to several of their arguments.
+    It may write further arguments too, as fused optimizers do.
     """
     schema = func._schema
     first = schema.arguments[0].alias_info if schema.arguments else None
@@ -204,7 +209,7 @@ def returns_its_first_argument(func: OpOverload) -> bool:
 
 @functools.cache
 def _takes_a_storage(func: OpOverload) -> bool:
-    """Whether an operator has a storage among its arguments, as `set_`, which `copy.deepcopy` uses."""
+    """Whether an operator takes a storage as an argument, such as `set_`, which `copy.deepcopy` calls."""
     return any(str(argument.type) == "Storage" for argument in func._schema.arguments)
 
 
@@ -230,7 +235,7 @@ def _returns_fresh_tensors(func: OpOverload) -> bool:
         and not dynamic.intersection(func.tags)
         and not any(r.alias_info for r in schema.returns)
         and not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-        # These return their argument or a view of it where they can, which no schema says.
+        # These may return their argument or a view of it, although their schemas do not say so.
         and schema.name not in ("aten::_reshape_alias", "aten::lift_fresh", "aten::_unsafe_view")
     )
 
@@ -247,7 +252,7 @@ def _key(value: Any, device: torch.device) -> Any:
     if kind is dict:
         return _key(tuple(value.items()), device)
     if isinstance(value, _PLAIN):
-        return (kind, value)  # 1, 1.0 and True are equal, and not the same argument
+        return (kind, value)  # the type, as 1, 1.0 and True are equal
     return value if isinstance(value, OpOverload) else None
 
 
@@ -268,7 +273,7 @@ def _describe(
 
 
 def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
-    """Whether a result fills its storage, and shares it with no argument."""
+    """Whether a result is dense in a storage of its own, shared with no argument."""
     return (
         type(result) is FakeTensor
         and result.fake_device == device
@@ -280,7 +285,7 @@ def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Number of elements in memory from a tensor's first to its last; `numel` of a dense tensor."""
+    """Number of elements that a tensor spans in memory, from first to last; for a dense tensor `numel()`."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,11 +1,11 @@
 """Stand-ins for CUDA streams and events: each stream has a number, and one is current.
 
-The caching allocator keeps the blocks of each stream apart, so an allocation has to know on which stream it
-was made, which streams `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so
-all is done at once; an observer is told what a GPU may still have to do.
+The caching allocator keeps free blocks by stream. So a trace needs the stream of each allocation, the streams
+that `Tensor.record_stream` named, and the waits of the host. A fake GPU has no work in flight; the observer
+is told which work a real GPU might still have to do.
 
 PyTorch has 32 streams of each priority on a device and hands them out in turn (`kStreamsPerPool`,
-c10/cuda/CUDAStream.cpp); the 33rd is the first again.
+c10/cuda/CUDAStream.cpp): the 33rd request gets the first stream again.
 """
 
 from __future__ import annotations
@@ -20,45 +20,51 @@ _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
 _DEFAULT = (0, -1)
 
-# What is done when an event is over, as the observer knows it; None where nobody was told of the event.
+# Work that is done once an event is over, in the observer's own form; None for an event that was not
+# observed.
 Progress = Any
 
 
 class Observer(Protocol):
-    """Interface for an object that is notified of what a program does with CUDA streams.
+    """Interface for an object that is notified of a program's calls on CUDA streams, given by number.
 
-    A program's order of work is `autofit_workers.tracing.recording.streams.order`'s to know.
+    `autofit_workers.tracing.recording.streams.watch` implements it.
     """
 
     def note_use(self, tensor: Tensor, stream: int) -> None:
-        """Notes that a stream uses a tensor: `Tensor.record_stream`."""
+        """Notes that a stream uses a tensor's memory (`Tensor.record_stream`)."""
 
     def record(self, stream: int) -> Progress:
-        """Notes that a stream records an event; returns the progress made once the event is over."""
+        """Notes that a stream records an event; returns the work that is done once the event is over."""
 
     def wait(self, stream: int, done: Progress) -> None:
-        """Notes that a stream waits for an event."""
+        """Notes that a stream waits for the event for which `record` returned `done`."""
 
     def wait_for_collective(self, stream: int, work: object) -> None:
-        """Notes that a stream waits for a collective: `torch.distributed.Work.wait`."""
+        """Notes that a stream waits for a collective (`torch.distributed.Work.wait`)."""
 
     def host_wait(self, done: Progress) -> None:
-        """Notes that the host waits for an event."""
+        """Notes that the host waits for the event for which `record` returned `done`."""
 
     def host_wait_for_all(self) -> None:
         """Notes that the host waits for all work on the GPU."""
 
     def release(self) -> None:
-        """Notes that the host empties the allocator's cache; called even with the default stream alone."""
+        """Notes that the host empties the allocator's cache (`torch.cuda.empty_cache`).
+
+        It is called even while the default stream is the only one.
+        """
 
 
 class _Device:
     """State of the fake GPU's streams.
 
     Attributes:
-        current: the stream that allocates; None for the default one.
-        watcher: observer of the program's streams; None for nobody.
-        num_events: number of events that were recorded.
+        numbers: number of each stream by priority and place in PyTorch's pool.
+        taken: how many streams of each priority were handed out.
+        current: the current stream; None for the default stream.
+        watcher: observer of the program's streams; None if there is none.
+        num_events: number of events recorded so far.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
@@ -70,7 +76,7 @@ class _Device:
 
     @property
     def observer(self) -> Observer | None:
-        """Observer of the program's streams; None while the default stream is the only one."""
+        """Observer of the program's streams; None as long as the default stream is the only one."""
         return self.watcher if len(self.numbers) > 1 else None
 
 
@@ -93,18 +99,18 @@ class _OnDevice:
 class Event(_OnDevice):
     """Stand-in for `torch.cuda.Event`.
 
-    `query` says that the event is not over before the host has waited for it: a program that waits where the
-    device is behind, as DeepSpeed does for its third gather, then shows what it waits for. A program that
-    asks again, with nothing recorded since, waits by asking.
+    `query` first returns False, as if the GPU were behind: a program that then waits for the event, as
+    DeepSpeed does, shows the wait in the trace. If the program asks again and no event was recorded since,
+    `query` counts as a wait of the host and returns True.
 
     Attributes:
-        done: what is done when the event is over.
+        done: work that is done once the event is over, as the observer returned it; None if not observed.
     """
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         self.cuda_event = self.event_id = 0
         self.done: Progress = None
-        self._is_over = True  # what was never recorded is
+        self._is_over = True  # as in CUDA, until the event is recorded
         self._asked_at: int | None = None
 
     def record(self, stream: Stream | None = None) -> Self:
@@ -197,7 +203,7 @@ class ExternalStream(Stream):
 
 
 class _StreamContext:
-    """Stand-in for `torch.cuda.stream(...)`; leaves the current stream if given None."""
+    """Stand-in for `torch.cuda.stream(...)`; given None, the current stream stays."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -218,10 +224,10 @@ def current_number() -> int:
 
 
 def begin_program(observer: Observer) -> None:
-    """Resets all streams for another program, which starts with the default stream alone.
+    """Forgets the streams of an earlier program; the next starts with the default stream alone.
 
     Args:
-        observer: is told what the program does with other streams.
+        observer: is notified of the program's calls on streams; of most only once there is a second stream.
     """
     _devices[:] = [_Device(observer)]
 
@@ -234,7 +240,7 @@ def wait_for_collective(work: object) -> None:
 
 
 def host_reads() -> None:
-    """Makes the host wait for the current stream, as it does when it reads a value."""
+    """Makes the host wait for the current stream, as it does when it reads a value such as `loss.item()`."""
     _current_stream().synchronize()
 
 
@@ -270,7 +276,7 @@ def _empty_cache() -> None:
 
 
 def install() -> None:
-    """Replaces PyTorch's streams and events by the stand-ins, in this process for good."""
+    """Replaces `torch.cuda`'s streams and events by these stand-ins, in this process for good."""
     cuda: Any = torch.cuda
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream

@@ -1,8 +1,8 @@
 """Legacy constructors of GPU tensors, such as `torch.cuda.FloatTensor` and `tensor.new`.
 
-`torch.cuda.FloatTensor(2, 3)`, `tensor.new(2, 3)`, and `torch.Tensor([1.0])` where the default tensor type is
-a GPU's. The constructors are C++ that no dispatch mode sees (`legacy_tensor_generic_ctor_new` of
-torch/csrc/utils/tensor_new.cpp), and types of CUDA make nothing in a build without it.
+They are also `torch.Tensor([1.0])` if the default tensor type is a GPU type. These constructors are C++ code
+that does not call dispatch modes (`legacy_tensor_generic_ctor_new` of torch/csrc/utils/tensor_new.cpp), and
+CUDA types raise errors in a build without CUDA, so they are replaced by Python code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _TensorType(type):
 
 
 def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...]) -> Tensor:
-    """Tensor of a legacy constructor: empty of given sizes, a copy of a sequence, or a given tensor."""
+    """Tensor that a legacy constructor returns for `args`: sizes, a sequence of values, or a tensor."""
     if args and isinstance(args[0], Tensor) and (args[0].dim() or len(args) == 1):
         return args[0].detach()
     if args and isinstance(args[0], torch.Size):
@@ -55,7 +55,7 @@ def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...])
 
 
 def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]:
-    """Stand-in for the constructor `torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
+    """Stand-in for a constructor such as `torch.cuda.sparse.FloatTensor(indices, values, size)`."""
 
     def made(*parts: Any) -> Tensor:
         return torch.sparse_coo_tensor(*parts, dtype=dtype, device=gpu)
@@ -64,7 +64,7 @@ def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]
 
 
 def install(gpu: torch.device) -> None:
-    """Makes `torch.cuda.FloatTensor` and its like make fake GPU tensors, in this process for good."""
+    """Makes the types `torch.cuda.*Tensor` construct fake GPU tensors, in this process for good."""
     for name, dtype in _TYPES.items():
         members = {"dtype": dtype, "device": gpu, "__module__": "torch.cuda"}
         setattr(torch.cuda, name, _TensorType(name, (), members))
@@ -73,7 +73,7 @@ def install(gpu: torch.device) -> None:
 
 
 def _let_one_be_the_default(gpu: torch.device) -> None:
-    """Lets `torch.set_default_tensor_type` take a `torch.cuda` type."""
+    """Lets `torch.set_default_tensor_type` accept a `torch.cuda` type."""
     package, tensor, fake = torch, Tensor, FakeTensor  # type: Any, Any, Any
     set_type: Any = torch.set_default_tensor_type
     make, initialize = tensor.__new__, fake.__init__
@@ -82,7 +82,8 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
     def made(*args: Any, **kwargs: Any) -> Any:
         """Makes `torch.Tensor(…)` a tensor of the default type; subclasses are made as before.
 
-        The compiler compares parameters by name with a function of its own, unless there are no names.
+        It takes `*args` because PyTorch's compiler compares the names of parameters with a function of its
+        own, if there are names.
         """
         kind, *rest = args
         if kind is not Tensor or torch.device(kwargs.get("device", gpu)).type != gpu.type:
@@ -90,7 +91,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
         return constructed(torch.get_default_dtype(), gpu, tuple(rest))
 
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Skips initialization of a fake tensor that `torch.Tensor(…)` has made, as Python calls it again."""
+        """Skips `__init__`, which Python calls, for a fake tensor that `torch.Tensor(…)` has already made."""
         if args and isinstance(args[0], FakeTensorMode):
             initialize(self, *args, **kwargs)
 

@@ -1,8 +1,8 @@
 """Peak of PyTorch's CPU allocator in one step, from the profiler's memory events.
 
-The allocator keeps no statistics of its own. The profiler tells of every block that is taken and
-given back while it watches; blocks that were alive before are counted from the tensors that the
-interpreter knows. Watching takes memory itself, so nothing else is measured meanwhile.
+The CPU allocator keeps no statistics. The profiler reports every block that is allocated or freed while it
+runs; blocks that are alive before are counted from the tensors that Python's garbage collector tracks. The
+profiler itself takes memory, so nothing else is measured at the same time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from autofit_workers.pytorch.fake_tensors import FakeTensor, FunctionalTensor
 def allocator_peak_bytes(step: Callable[[], None]) -> int:
     """Peak in bytes of the CPU blocks alive during a step, including those from before it.
 
-    The profiler does not tell of blocks from before that the step gives back, so a step should
-    begin without those that it would drop first.
+    Frees of blocks from before the step are not seen, so free beforehand what the step would free first.
+
+    Raises:
+        RuntimeError: the profiler reported no memory events.
     """
     from torch.autograd.profiler import profile
 
@@ -40,7 +42,7 @@ def allocator_peak_bytes(step: Callable[[], None]) -> int:
 
 
 def block_changes(profiler: Any) -> list[int]:
-    """Sizes in bytes of the CPU blocks in a profile, in order: positive if taken, negative if freed."""
+    """Sizes in bytes of the CPU blocks in a profile, in order: positive if allocated, negative if freed."""
     events = [
         event
         for event in profiler.kineto_results.events()
@@ -50,7 +52,7 @@ def block_changes(profiler: Any) -> list[int]:
 
 
 def peak_of(changes: Iterable[int]) -> int:
-    """Largest running sum of `changes`, at least 0."""
+    """Largest running sum of sizes in bytes, at least 0: the peak of blocks that `block_changes` returns."""
     current = peak = 0
     for change in changes:
         current += change
@@ -59,21 +61,21 @@ def peak_of(changes: Iterable[int]) -> int:
 
 
 def live_bytes(objects: Iterable[object]) -> int:
-    """Bytes of the CPU storages of all tensors among `objects`, each storage counted once."""
+    """Total bytes of the CPU storages of all tensors among `objects`, each storage counted once."""
     storages: dict[int, int] = {}
     for candidate in objects:
-        # By `type`: `isinstance` asks proxies for their class, which runs code of theirs.
+        # `isinstance` would ask proxy objects for their class, which runs their code.
         if issubclass(type(candidate), torch.Tensor):
             storages.update(_storage_of(candidate))
     return sum(storages.values())
 
 
 def _storage_of(tensor: Any) -> dict[int, int]:
-    """Map from the address of a tensor's CPU storage to its bytes; empty without a CPU storage."""
+    """Bytes of a tensor's CPU storage by the storage's address; empty without a CPU storage."""
     if is_lazy(tensor) or isinstance(tensor, FakeTensor | FunctionalTensor):
-        return {}  # of a module that has not run yet; of a compiler
+        return {}  # a lazy module's parameter has no storage yet, and a compiler's tensors have no data
     if is_traceable_wrapper_subclass(tensor):
-        return {}  # its parts are tensors of their own, such as this rank's part of a sharded parameter
+        return {}  # it wraps tensors that are counted themselves, such as this rank's shard of a parameter
     if tensor.layout is torch.strided and tensor.device.type == "cpu":
         storage = tensor.untyped_storage()
         if storage.data_ptr():

@@ -1,7 +1,7 @@
 """Workspaces of CPU convolutions that are known without running them.
 
-A rewrite tells its workspace itself. oneDNN and PyTorch's own kernels have to be asked by running them
-(`scratch`), except where columns would take more memory than a prediction may.
+The workspace of a rewrite follows from its formula. oneDNN and PyTorch's own kernels have to be run to learn
+it (`scratch`), except kernels whose im2col columns would take more memory than a prediction may use.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from autofit_workers.tracing.recording.convolution_calls import convolutions
 aten: Any = torch.ops.aten
 
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
-_MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; several are run to learn what a sample takes
+_MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; larger columns are computed, not measured
 
 
 def known(
     func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[Workspace | None] | None:
-    """Workspace of each output of a convolution on the CPU; None if the call has to be run to know."""
+    """Workspace of each output of a convolution on the CPU.
+
+    None if the operator is no convolution, or if it has to be run to know a workspace.
+    """
     if func not in _CONVOLUTIONS:
         return None
     found = list(_spans(func, args, result, algorithm))
@@ -38,7 +41,7 @@ def known(
 def reasons(
     func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[str | None]:
-    """Reasons why a rewrite leaves each of a call's convolutions to the backend; None where it does not."""
+    """Reason why a rewrite leaves each convolution of a call to the backend; None if it rewrites it."""
     if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
         return []
     calls = convolutions(func, args, result)
@@ -74,9 +77,9 @@ def _span(
 
 
 def _large_columns(call: Convolution) -> Workspace | None:
-    """Workspace of a batch's columns (`slow_conv2d`) if too large to be run; None otherwise.
+    """Workspace for the im2col columns of a batch, if too large to be run; None otherwise.
 
-    Source: ConvolutionMM2d.cpp.
+    Source: `slow_conv2d` of ConvolutionMM2d.cpp.
     """
     elements = call.input_shape[1] * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
     of_sample = call.element_bytes * elements

@@ -1,9 +1,9 @@
 """Fake CPU: traces a step of any size on tensors without data, in little time and memory.
 
-To PyTorch's C++ code fake tensors are on the CPU, so that it takes the branches, the operators and
-the optimizers that it takes there. Tensors of a model's constructor and of `make_batch` stay real:
-both may read values. Within a step all new tensors are fake, except single numbers, which an
-optimizer counts its steps in and reads.
+C++ code sees fake tensors on the CPU, so that PyTorch takes the same branches, operators and optimizers as
+for real CPU tensors. Tensors of a model's constructor and of `make_batch` stay real, as both may read values.
+Within a step new tensors are fake, except one-element ones, in which optimizers count steps and which they
+read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FakeCpuMode(FakeDeviceMode):
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """Context in which new tensors are fake and operators on fake tensors are observed."""
+        """Context of a step: new tensors are fake, and operators on fake tensors are observed."""
         self._in_step = True
         try:
             yield

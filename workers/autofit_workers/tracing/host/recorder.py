@@ -18,7 +18,8 @@ from autofit_workers.tracing.recording.recorder import Origin, Recorder
 class HostRecorder(Recorder):
     """Recorder of a step's CPU allocations; pass `observe` to `FakeCpuMode`.
 
-    `scratch` knows what an operator takes beside its outputs, and `convolutions` what a convolution takes.
+    The module `convolutions` has the workspaces of convolutions that are known without a run, and `scratch`
+    measures the scratch memory of others, and of LSTM layers.
 
     Args:
         algorithm: algorithm of the convolutions.
@@ -30,10 +31,10 @@ class HostRecorder(Recorder):
     def __init__(self, algorithm: ConvAlgorithm, log: CallLog | None = None) -> None:
         super().__init__(log)
         self._algorithm = algorithm
-        self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
+        self._reasons: list[str | None] = []  # by convolution, why it was not rewritten; None if it was
 
     def _takes_nothing(self, func: OpOverload, result: Any) -> bool:  # noqa: ARG002
-        """Whether an operator surely allocates nothing: False, as CPU kernels may take scratch memory."""
+        """Whether an operator certainly allocates nothing: False, as CPU kernels may need scratch memory."""
         return False
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
@@ -59,7 +60,7 @@ class HostRecorder(Recorder):
         """Ends the recording of CPU allocations.
 
         Raises:
-            InapplicableError: the algorithm works out none of the step's convolutions.
+            InapplicableError: the algorithm is a rewrite that applies to none of the step's convolutions.
         """
         super().close()
         if isinstance(self._algorithm, Rewrite) and None not in self._reasons:
@@ -85,7 +86,7 @@ class HostRecorder(Recorder):
     def _allocate_with(
         self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
     ) -> None:
-        """Allocates outputs, each followed by its workspace, which is given back at once."""
+        """Records each output, followed by its workspace, which is freed at once."""
         waiting = iter(spans)
         for leaf in leaves:
             if self._is_ours(leaf):

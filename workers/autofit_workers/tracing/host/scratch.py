@@ -1,10 +1,10 @@
 """Scratch memory of CPU operators, learned by running each once on small batches.
 
-oneDNN, which runs convolutions and LSTM layers, chooses layouts and algorithms by the processor, the
-number of threads and the shapes, and copies what it is given into layouts of its own. Nothing but
-a run tells what it takes; all of it comes from PyTorch's CPU allocator (`IDeepRegistration.cpp` of
-aten/src/ATen/native/mkldnn), which the profiler shows. So each different call of a trace runs on
-two small batches here, and each of its blocks is taken for a line in the batch.
+oneDNN, which runs convolutions and LSTM layers, chooses layouts and algorithms by the processor, the number
+of threads and the shapes, and copies its inputs into layouts of its own. Only a run shows how much memory it
+takes. All of it comes from PyTorch's CPU allocator (`IDeepRegistration.cpp` of aten/src/ATen/native/mkldnn),
+whose blocks the profiler reports. So each distinct call of a trace is run on two small batches here, and the
+size of each of its blocks is taken to be linear in the batch size.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from autofit_workers.tracing.host.allocator_peak import block_changes, peak_of
 
 aten: Any = torch.ops.aten
 
-# The smallest batches that several threads share; more would take longer and tell little more.
+# Batch sizes to run; larger ones would take longer and give much the same lines.
 _BATCHES = (2, 4)
-_SMALLEST_BYTES = 4096  # what is smaller differs from batch to batch and makes no difference
+_SMALLEST_BYTES = 4096  # smaller blocks vary from batch to batch and hardly matter
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = 4096
 
 _Line = tuple[int, int]
 
 
-# The batch dimension of every argument that has one.
+# By operator, the batch dimension of each argument that has one, by the argument's position.
 _BATCH_DIMENSIONS: dict[Any, dict[int, int]] = {
     aten.convolution.default: {0: 0},
     aten.convolution_backward.default: {0: 0, 1: 0},
     aten.mkldnn_rnn_layer.default: {0: 1, 5: 0, 6: 0},
     aten.mkldnn_rnn_layer_backward.default: {0: 1, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0, 10: 1, 11: 0, 12: 0},
 }
-_RNN_WORKSPACE = 3  # of the outputs of `mkldnn_rnn_layer`, which the fake mode leaves empty
+_RNN_WORKSPACE = 3  # index of an output of `mkldnn_rnn_layer` that PyTorch's fake function leaves empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,9 @@ class Block:
     """Block of scratch memory, whose size is linear in the batch size.
 
     Attributes:
-        constant_bytes, sample_bytes: bytes of no sample, and of each sample.
-        touched_bytes: bytes of the constant part that are written to.
+        constant_bytes: bytes that do not depend on the batch size.
+        sample_bytes: further bytes for each sample.
+        touched_bytes: bytes of the constant part that are written to, and so become resident.
     """
 
     constant_bytes: int
@@ -60,7 +61,10 @@ class Block:
     touched_bytes: int
 
     def at(self, batch_size: int, more_bytes: int = 0) -> Workspace:
-        """Size of the block at `batch_size`: low is the bytes written to, high adds `more_bytes`."""
+        """Size of the block in bytes at `batch_size`.
+
+        The low end counts only bytes that are written to; the high end adds `more_bytes`.
+        """
         samples = self.sample_bytes * batch_size
         likely = max(0, self.constant_bytes + samples)
         return between(min(likely, max(0, self.touched_bytes + samples)), likely, likely + more_bytes)
@@ -68,15 +72,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Scratch blocks that one pass of an operator's call takes and gives back, in order.
+    """Scratch blocks that one pass of an operator's call, such as the weight gradient, allocates and frees.
 
     Attributes:
         func: the operator called.
-        outputs: numbers of the call's outputs that the pass makes.
-        output_lines: the bytes of each output, as lines in the batch: of no sample, and of each.
-        blocks: blocks that the pass takes beside the outputs.
-        events: the number of a block where it is taken, inverted where it is given back, and None
-            where the largest of the outputs is made.
+        outputs: indices of the call's outputs that the pass computes.
+        output_lines: bytes of each output: those that do not depend on the batch size, and those per sample.
+        blocks: scratch blocks of the pass.
+        events: in order, `n` where block number `n` is allocated, `~n` where it is freed, and None where the
+            largest of the outputs is allocated.
     """
 
     func: OpOverload
@@ -86,15 +90,15 @@ class Pass:
     events: tuple[int | None, ...]
 
     def spans(self, args: tuple[Any, ...]) -> list[Workspace]:
-        """Low, likely and high size of each of the pass's blocks, in a call with `args`.
+        """Low, likely and high size in bytes of each block of the pass, in a call with `args`.
 
-        Threads that share a larger batch may each sum up the gradients of weights; the largest
-        block has room for that at its high end.
+        For weight gradients the high end of the largest block has room for one partial sum per thread, as
+        threads that share a larger batch may each keep one.
         """
         return self._spans_of(args, _batch_size(self.func, args))
 
     def peak(self, args: tuple[Any, ...], num_samples: int) -> Workspace:
-        """Peak of the pass's scratch memory in a call with `num_samples` samples: low, likely and high."""
+        """Low, likely and high peak in bytes of the pass's scratch memory, with `num_samples` samples."""
         spans = self._spans_of(args, num_samples)
         ends = []
         for level in ("low_bytes", "likely_bytes", "high_bytes"):
@@ -113,7 +117,7 @@ class Pass:
 
 
 def passes(func: OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
-    """Passes of a convolution or a oneDNN LSTM layer; none for other operators, which take little scratch."""
+    """Passes of a call of a convolution or a oneDNN LSTM layer; empty for operators with little scratch."""
     if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
         return ()
     if func is not aten.convolution_backward.default:
@@ -129,11 +133,11 @@ def passes(func: OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
 
 
 def with_workspace(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """Result of an operator, with the workspace that an LSTM layer keeps for backward filled in."""
+    """`result`, with the workspace that an LSTM layer keeps for backward in place of an empty tensor."""
     if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
         return result
     lines = _pass(func, args, None).output_lines
-    if len(lines) <= _RNN_WORKSPACE:  # it runs without gradients
+    if len(lines) <= _RNN_WORKSPACE:  # without gradients the layer keeps no workspace
         return result
     constant, slope = lines[_RNN_WORKSPACE]
     workspace = torch.empty(constant + slope * _batch_size(func, args), dtype=torch.uint8)
@@ -144,7 +148,7 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """Pass that makes the outputs `outputs` of a call (None for all), measured once for each kind of call."""
+    """Pass of a call that computes `outputs` (None: all); measured once for equal calls of any batch size."""
     dimensions = _BATCH_DIMENSIONS[func]
     key = (
         func,
@@ -154,7 +158,7 @@ def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | No
         tuple(_described(arg, dimensions.get(index)) for index, arg in enumerate(args)),
     )
     if key not in _known:
-        with disable_current_modes():  # not the mode of gradients, which decides what a layer keeps
+        with disable_current_modes():  # dispatch modes only: grad mode decides what a layer keeps
             _known[key] = _measured(func, args, outputs)
     return _known[key]
 
@@ -164,7 +168,7 @@ def _batch_size(func: OpOverload, args: tuple[Any, ...]) -> int:
 
 
 def _described(arg: Any, batch_dimension: int | None) -> Any:
-    """Cache key of an argument: a tensor's dtype, layout and shape but for the batch size."""
+    """Cache key of an argument; for a tensor its dtype, layout, and shape without the batch size."""
     if not isinstance(arg, Tensor):
         return tuple(arg) if isinstance(arg, list) else arg
     if arg.dtype == torch.uint8:
@@ -189,7 +193,7 @@ def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] 
     changes, sizes = _changes(func, real)  # the first run also makes oneDNN's primitives
     others, other_sizes = _changes(func, _real_arguments(func, args, fewer))
     if [c > 0 for c in changes] != [c > 0 for c in others]:
-        # Another algorithm: the whole is taken for one block.
+        # oneDNN chose different algorithms: all scratch is taken to be one block of the peak's size.
         changes, others = [_beside(changes, sizes)], [_beside(others, other_sizes)]
     untouched_bytes = max(0, peak_of(changes) - _touched_bytes(func, real))
     lines = [_line(a, b) for a, b in zip(others, changes, strict=True)]
@@ -204,9 +208,12 @@ def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] 
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """Constant and slope of a block's bytes over the batch size, negative for a free.
+    """Constant and slope of a block's bytes as a line in the batch size, both negated for a free.
 
-    A block that shrinks stays at its largest.
+    A block that is smaller at the larger batch is taken to be constant.
+
+    Args:
+        fewer_bytes, more_bytes: bytes at the smaller and the larger of `_BATCHES`.
     """
     if more_bytes < 0:
         constant, slope = _line(-fewer_bytes, -more_bytes)
@@ -221,9 +228,13 @@ def _line(fewer_bytes: int, more_bytes: int) -> _Line:
 def _matched(
     lines: list[_Line], output_lines: tuple[_Line, ...]
 ) -> tuple[list[_Line], tuple[int | None, ...]]:
-    """Blocks of a call, and its events with each free matched to the last live block of its size.
+    """Blocks of a call, and its events as in `Pass.events`.
 
-    The last blocks of the outputs' lines that are never freed are the outputs.
+    A free is matched to the last live block of its size. Blocks that are never freed and have an output's
+    size are the outputs.
+
+    Args:
+        lines: allocations and frees of the call, in order.
     """
     taken: list[_Line] = []
     events: list[int] = []
@@ -257,14 +268,14 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
 
 def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
     """Sizes in bytes of the blocks that a call takes (positive) and frees (negative), and of its outputs."""
-    with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
+    with profile(profile_memory=True) as profiler:  # `torch.profiler` would import the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
 
 
 def _touched_bytes(func: OpOverload, real: list[Any]) -> int:
-    """Bytes that a call adds to the resident set at its peak, if it ran before."""
-    with suppress(OSError):  # the peak is then the process's whole life's
+    """Bytes that a repeated call adds to the process's resident set at its peak."""
+    with suppress(OSError):  # without a reset the peak covers the whole life of the process
         host_memory.reset_peak_resident()
     before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
     func(*real)
@@ -276,7 +287,7 @@ def _sizes(outputs: Any) -> list[int]:
 
 
 def _real_arguments(func: OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
-    """Real arguments like the fake ones, with `batch_size` samples."""
+    """Arguments of a call with real tensors of `batch_size` samples in place of fake ones."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [
         _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg

@@ -1,8 +1,9 @@
 """Operators of other libraries than PyTorch: their outputs and scratch memory on a card.
 
-    registry.py     registry of the operators, libraries' own and what users registered; needs no torch
-    triton.py       kernels that Python launches itself, by Triton: a launch does nothing
-    following.py    a call of one, as a fake device makes it; notes about those that nobody registered
+    registry.py     registry of such operators, from the files here and from users; needs no torch
+    triton.py       Triton kernels, which Python launches directly: a launch does nothing
+    following.py    outputs and scratch memory of a call; notes for the user about unregistered operators
+    stand_ins/      modules imported in place of libraries that are not installed
 
-Every other file is a library's, with its operators in `KERNELS`; a line in `registry.py` names it.
+Every other file has the operators of one library in `KERNELS`; a line in `registry.py` names the file.
 """

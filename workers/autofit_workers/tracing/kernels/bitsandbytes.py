@@ -1,8 +1,8 @@
 """Scratch memory of bitsandbytes' operators, which have fake functions of their own.
 
-Read in release 0.50.2, backends/cuda/ops.py and backends/default/ops.py. Most write into what they return.
-Scratch memory of the others lives at once, or nearly so. Columns of outliers are taken to be none: they are
-some thousandths of all (Dettmers et al., 2022: LLM.int8()), and how many depends on values.
+Sources are backends/cuda/ops.py and backends/default/ops.py of release 0.50.2. Most operators need no scratch
+memory; that of the others is taken to be alive at the same time. Outlier columns of LLM.int8() are taken to
+be none: they are some thousandths of all columns (Dettmers et al., 2022), and their number depends on values.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from autofit_workers.tracing.kernels.registry import Kernel
 
 
 def _dequantized(rows: Any, _weight: Any, shape: Sequence[int], _scales: Any, *rest: Any) -> tuple[int, ...]:
-    """Scratch bytes of a 4-bit product: the dequantized weight, and quantized scales twice.
+    """Scratch bytes of a 4-bit product: the dequantized weight, and dequantized scales twice.
 
-    Those are the scales before and after an offset is added.
-    Source: `_dequant_linear_fallback`. A few rows go to a kernel that needs neither. How many depends on the
-    card (`_gemm_4bit_use_custom_cuda`: some hundreds, of small weights up to 1536), and these rows are
-    counted as if they needed both.
+    Scales that are quantized themselves are dequantized to float32, before and after an offset is added.
+    Source: `_dequant_linear_fallback`. For few rows a kernel needs none of this, but how few depends on the
+    card (`_gemm_4bit_use_custom_cuda`: some hundreds, for small weights up to 1536), so it is counted always.
     """
     _block_size, _kind, _bias, quantized_scales, *_ = rest
     of_scales = () if quantized_scales is None else (4 * quantized_scales.numel(),) * 2
@@ -30,31 +29,31 @@ def _dequantized(rows: Any, _weight: Any, shape: Sequence[int], _scales: Any, *r
 
 
 def _product(rows: Any, weight: Any, *rest: Any) -> tuple[int, ...]:
-    """Scratch bytes of an int8 product: its int32 result, and float16 if another dtype is made from that."""
+    """Scratch bytes of an int8 product: int32 result, and a float16 copy if the output has another dtype."""
     *_, dtype = rest
     num_elements = rows.numel() // rows.shape[-1] * weight.shape[0]
     return 4 * num_elements, 2 * num_elements if dtype not in (None, torch.float16) else 0
 
 
 def _as_half(product: Any, _row_scales: Any, _column_scales: Any, dtype: Any, *_bias: Any) -> int:
-    """Scratch bytes of a dequantized product: float16, if another dtype is made from that."""
+    """Scratch bytes of dequantizing a product: a float16 copy, if the output has another dtype."""
     return 0 if dtype in (None, torch.float16) else 2 * product.numel()
 
 
 def _outliers(rows: Any, threshold: float) -> tuple[int, ...]:
-    """Scratch bytes of the search for outliers: magnitudes, and a mask of those above the threshold."""
+    """Scratch bytes of finding outliers: absolute values, and a mask of those above the threshold."""
     return (rows.nbytes, rows.numel()) if threshold > 0 else ()
 
 
 def _rows_in_int8(rows: Any, threshold: float = 0.0) -> tuple[Any, Any, Any]:
-    """Outputs of `int8_vectorwise_quant`: rows in int8, the scale of each, and columns of outliers."""
+    """Outputs of `int8_vectorwise_quant`: rows in int8, a scale per row, and indices of outlier columns."""
     scales = rows.new_empty(rows.numel() // rows.shape[-1], dtype=torch.float32)
     columns = rows.new_empty(0, dtype=torch.int64) if threshold > 0 else None
     return torch.empty_like(rows, dtype=torch.int8), scales, columns
 
 
 def _mixed_product(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[Any, Any]:
-    """Outputs of `int8_mixed_scaled_mm`: the product of quantized rows, and the rows' outliers."""
+    """Outputs of `int8_mixed_scaled_mm`: the product, and outlier columns, of which there are none."""
     return rows.new_empty(*quantized.shape[:-1], weight.shape[0]), rows.new_empty(0)
 
 
@@ -63,7 +62,7 @@ def _mixed_scratch(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple
 
 
 def _two_quotients(rows: Any, *_threshold: Any) -> int:
-    """Scratch bytes of `int8_double_quant`: two of products, quotients and rounded quotients at a time."""
+    """Scratch bytes of `int8_double_quant`: two temporaries of the input's size at a time."""
     return int(2 * rows.nbytes)
 
 

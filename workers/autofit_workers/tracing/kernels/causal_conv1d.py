@@ -1,7 +1,7 @@
 """Memory of causal-conv1d's operators, as of release 1.6.
 
-All write into what they are given and take nothing beside: github.com/Dao-AILab/causal-conv1d,
-causal_conv1d/cpp_functions.py and csrc/. `selective_scan` of mamba-ssm, which runs beside it, is no operator.
+All write into their arguments and need no scratch memory. Sources are causal_conv1d/cpp_functions.py and
+csrc/ of github.com/Dao-AILab/causal-conv1d.
 """
 
 from __future__ import annotations

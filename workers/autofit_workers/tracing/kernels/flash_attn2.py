@@ -1,9 +1,9 @@
 """Outputs and scratch memory of FlashAttention 2's operators, from release 2.7 on.
 
-In that release its functions became operators.
-github.com/Dao-AILab/flash-attention: flash_attn/flash_attn_interface.py says what each calls, and
-csrc/flash_attn/flash_api.cpp what that allocates; read in 2.7.0, 2.7.4, 2.8.0 and 2.8.3. Left out: copies
-of tensors whose last dimension is not dense, which callers do not make.
+Since that release its functions are PyTorch operators. Sources, in 2.7.0, 2.7.4, 2.8.0 and 2.8.3 of
+github.com/Dao-AILab/flash-attention: flash_attn/flash_attn_interface.py for the calls, and
+csrc/flash_attn/flash_api.cpp for their allocations. Not predicted: copies of tensors whose last dimension is
+not dense, which callers do not pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 _WIDER_ACCUMULATORS_SINCE = (2, 8)
 _FLOAT_BYTES = 4
-_TILE = 128  # rows, at most, of a kernel's block
+_TILE = 128  # most rows that a thread block of a kernel handles
 
 
 def require_taken(query: Tensor) -> None:
@@ -46,14 +46,14 @@ def _padded(length: int, multiple: int = _TILE) -> int:
 
 
 def _accumulated(head_size: int) -> int:
-    """Head size rounded up to the width of float32 accumulators (`head_size_rounded`)."""
+    """Head size, rounded up as float32 accumulators are (`head_size_rounded`)."""
     if _release() >= _WIDER_ACCUMULATORS_SINCE:
         return _padded(head_size, 32 if head_size <= 128 else 64)
     return _padded(head_size, 32) if head_size <= 192 else 256
 
 
 def _release() -> tuple[int, int]:
-    """Release of flash-attn that is installed, or that the stand-in follows."""
+    """Release of flash-attn, major and minor: the installed one, or (2, 8), which the stand-in follows."""
     try:
         return parse_release(importlib.metadata.version("flash-attn"))
     except importlib.metadata.PackageNotFoundError:
@@ -61,7 +61,7 @@ def _release() -> tuple[int, int]:
 
 
 def _forward(q: Tensor, k: Tensor, return_softmax: bool, **_rest: Any) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd`; attention probabilities are returned for tests alone."""
+    """Outputs of `mha_fwd` for a batch; see `_returned`."""
     require_taken(q)
     batch, rows, heads, _ = q.shape
     probabilities = (batch, heads, _padded(rows), _padded(k.size(1))) if return_softmax else (0,)
@@ -77,7 +77,7 @@ def _packed_forward(
     return_softmax: bool,
     **_rest: Any,
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_varlen_fwd`, for packed sequences."""
+    """Outputs of `mha_varlen_fwd` for packed sequences; see `_returned`."""
     require_taken(q)
     rows, heads, _ = q.shape
     batch = cu_seqlens_q.numel() - 1
@@ -86,7 +86,12 @@ def _packed_forward(
 
 
 def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp, attention probabilities and random state of a forward pass."""
+    """Output, log-sum-exp, attention probabilities and random state of a forward pass.
+
+    Args:
+        rows: shape of the log-sum-exp.
+        probabilities: shape of the attention probabilities, which only tests ask for; else `(0,)`.
+    """
     return (
         torch.empty_like(q if q.stride(-1) == 1 else q.contiguous()),
         q.new_empty(rows, dtype=torch.float32),
@@ -96,7 +101,10 @@ def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) 
 
 
 def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tuple[Scratch, ...]:
-    """Scratch of `set_params_splitkv`: each split's output sums and log-sum-exp; none with dropout."""
+    """Scratch memory of `mha_fwd` if it splits keys: log-sum-exp and partial output of each split.
+
+    There is none with dropout. Source: `set_params_splitkv`.
+    """
     if dropout_p > 0:
         return ()
     batch, rows, heads, head_size = q.shape
@@ -108,17 +116,21 @@ def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tup
 
 
 def _backward(q: Tensor, **_rest: Any) -> Tensor:
-    """Output of `mha_bwd`: `softmax_d`, the row sums; gradients are written into given tensors."""
+    """Output of `mha_bwd`: `softmax_d`, the row sums; it writes gradients into its arguments."""
     return q.new_empty(row_sums(q), dtype=torch.float32)
 
 
 def _packed_backward(q: Tensor, cu_seqlens_q: Tensor, **_rest: Any) -> Tensor:
-    """Output of `mha_varlen_bwd`: `softmax_d`, the row sums, with a tile to spare for every sequence."""
+    """Output of `mha_varlen_bwd`: `softmax_d`, the row sums, padded by a tile of rows per sequence."""
     return q.new_empty(row_sums(q, cu_seqlens_q), dtype=torch.float32)
 
 
 def row_sums(q: Tensor, lengths: Tensor | None = None) -> tuple[int, ...]:
-    """Shape of `softmax_d`, the row sums of backward, for a batch or for packed sequences."""
+    """Shape of `softmax_d`, the row sums of backward.
+
+    Args:
+        lengths: cumulative lengths of packed sequences; None for a batch.
+    """
     if lengths is not None:
         return q.size(1), _spaced(q, lengths)
     batch, rows, heads, _ = q.shape
@@ -151,7 +163,7 @@ def packed_backward_scratch(
 
 
 def _query_gradient(batch: int, heads: int, rows: int, head_size: int, *, deterministic: bool) -> Scratch:
-    """Scratch for `dq_accum`: float32 sums, in several copies if the result is to be deterministic."""
+    """Scratch for `dq_accum`: float32 sums of dQ, in several copies if the result must be deterministic."""
     width = _accumulated(head_size)
     formula = "flash2_query_gradient_splits" if deterministic else "elements"
     call = (batch, heads, rows, width) if deterministic else (rows, heads, width)
@@ -159,7 +171,7 @@ def _query_gradient(batch: int, heads: int, rows: int, head_size: int, *, determ
 
 
 def _expanded(q: Tensor, k: Tensor, shape: tuple[int, ...]) -> tuple[Scratch, ...]:
-    """Scratch for `dk_expanded` and `dv_expanded`: a gradient for each query head, if heads share a key."""
+    """Scratch for `dk_expanded` and `dv_expanded`: gradients per query head, if query heads share keys."""
     if k.size(-2) == q.size(-2):
         return ()
     return (Scratch(formula="elements", dimensions=shape, element_bytes=q.element_size()),) * 2

@@ -1,7 +1,7 @@
 """Outputs and scratch memory of FlashAttention 3's operators.
 
-github.com/Dao-AILab/flash-attention, hopper/flash_attn_interface.py and hopper/flash_api.cpp, read in August
-2026; sizes are those of release 2.8.3's. Left out: semaphores, some kilobytes.
+Sources are hopper/flash_attn_interface.py and hopper/flash_api.cpp of github.com/Dao-AILab/flash-attention as
+of August 2026; sizes are those of the code in release 2.8.3. Not predicted: semaphores of some kilobytes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from autofit_workers.tracing.kernels.flash_attn2 import require_taken
 from autofit_workers.tracing.kernels.registry import Kernel
 
 _FLOAT_BYTES = 4
-_WIDTHS = (64, 96, 128, 192, 256)  # `round_up_headdim`
+_WIDTHS = (64, 96, 128, 192, 256)  # head sizes are rounded up to these (`round_up_headdim`)
 
 
 def _forward(
     q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, num_splits: int, **_rest: Any
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd`: output, log-sum-exp, and the partial results of splits."""
+    """Outputs of `mha_fwd`: output, log-sum-exp, and partial outputs and log-sum-exps of splits."""
     require_taken(q)
     if q.size(-1) % 8:
         raise InapplicableError(
@@ -43,9 +43,9 @@ def _forward(
 
 
 def _backward(q: Tensor, cu_seqlens_q: Tensor | None, **_rest: Any) -> Tensor:
-    """Output of `mha_bwd` beside the gradients, left empty: its size depends on the card.
+    """Output of `mha_bwd`: the row sums `softmax_d`, here without elements as their size depends on the card.
 
-    It counts as scratch.
+    `backward_scratch` has their memory instead.
     """
     del cu_seqlens_q
     return q.new_empty(0, dtype=torch.float32)
@@ -68,8 +68,8 @@ def backward_scratch(
 ) -> tuple[Scratch, ...]:
     """Scratch memory of `mha_bwd`: float32 row sums, log-sum-exps and query gradients.
 
-    Those are `softmax_d`, `softmax_lse_log2` and `dq_accum`; if heads share keys, also `dk_accum` and
-    `dv_accum`.
+    They are `softmax_d`, `softmax_lse_log2` and `dq_accum`. If query heads share keys, there are also
+    `dk_accum` and `dv_accum`.
     """
     width = next(each for each in _WIDTHS if each >= max(q.size(-1), v.size(-1)))
     rows, keys = q.size(-3), k.size(-3)
@@ -92,7 +92,7 @@ def backward_scratch(
 
 
 def _mask(left: int, right: int, rows: int, keys: int, *, is_causal: bool) -> int:
-    """Kind of attention mask: causal, local or full; a window that holds all keys counts as none."""
+    """Kind of attention mask, causal, local or full; a window that covers all keys counts as full."""
     left = -1 if left >= keys - 1 else left
     right = 0 if is_causal else -1 if right >= rows - 1 else right
     if left < 0 and right == 0:

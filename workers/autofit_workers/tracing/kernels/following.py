@@ -1,4 +1,4 @@
-"""Follows calls of operators of other libraries than PyTorch on a fake device."""
+"""Outputs and scratch memory of calls of other libraries' operators on a fake device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autofit_workers.tracing.kernels.registry import REGISTRY, Kernel, is_pytorc
 
 
 def kernel_of(func: OpOverload) -> Kernel | None:
-    """Registered `Kernel` of an operator; None for PyTorch's own and for unregistered ones."""
+    """Registered `Kernel` of an operator; None for PyTorch's own operators and unregistered ones."""
     if _is_pytorchs(func):
         return None
     return REGISTRY.find((func.name(), func._schema.name))
@@ -35,7 +35,7 @@ def _is_pytorchs(func: OpOverload) -> bool:
 
 
 def outputs_of(kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Outputs of a call, from the kernel's registered function; to be called within a fake mode.
+    """Outputs of a call by the kernel's registered function; call it within a fake mode.
 
     Raises:
         WorkloadError: the function fails, or returns another number of tensors than the operator does.
@@ -56,10 +56,10 @@ def outputs_of(kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: 
 def scratch_of(
     kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Scratch, ...]:
-    """Scratch memory of a call: what it holds on the card beside its outputs while it runs.
+    """Scratch memory of a call, by the kernel's registered function; empty if it has none.
 
     Raises:
-        WorkloadError: the registered function fails, or returns something else than numbers of bytes.
+        WorkloadError: the registered function fails, or returns anything but numbers of bytes.
     """
     if kernel.scratch is None:
         return ()
@@ -101,7 +101,7 @@ def _piece(func: OpOverload, size: Any) -> Scratch:
 def _whole(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All arguments of a call, including the defaults that the dispatcher leaves out."""
+    """Positional and keyword arguments of a call, including defaults that the dispatcher leaves out."""
     schema = func._schema.arguments
     rest = [a for a in schema[len(args) :] if not a.kwarg_only]
     positional = (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
@@ -118,7 +118,7 @@ def notes(unknown: Iterable[OpOverload]) -> tuple[str, ...]:
 
 
 def how_to_register(func: OpOverload) -> str:
-    """Line of Python code with which a user registers an operator that has no fake function."""
+    """Line of Python code, with placeholders, with which a user can register an operator."""
     arguments = ", ".join(argument.name for argument in func._schema.arguments)
     return (
         f"import autofit; autofit.register_kernel({_name(func)!r}, "

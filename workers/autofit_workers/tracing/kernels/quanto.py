@@ -1,7 +1,7 @@
 """Memory of optimum-quanto's operators that a quantized cache runs, as of release 0.2.7.
 
-`unpack` takes nothing beside what it returns: library/extensions/cuda/unpack.cu. What quantizes is Python,
-which is run (`autofit_workers.tracing.fake.libraries.of_quanto`).
+`unpack` needs no scratch memory (library/extensions/cuda/unpack.cu). Quantization is Python code that
+`autofit_workers.tracing.fake.libraries.of_quanto` runs.
 """
 
 from __future__ import annotations

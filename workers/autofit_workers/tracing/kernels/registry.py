@@ -1,7 +1,7 @@
 """Registry of operators of other libraries than PyTorch, by name; imports no torch.
 
-Users' registrations go before those of a library's file here. A process that predicts one program after the
-other keeps what their modules registered when they were imported, which happens once.
+Users' registrations take precedence over those in this folder. A process that predicts several programs keeps
+all registrations, because modules that register operators are imported only once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from autofit_workers.spec.trace import Scratch
 
-# A function of a call's arguments → what the operator returns; and bytes that live during the call.
+# Functions of a call's arguments that return the operator's outputs, and bytes of scratch memory.
 Outputs = Callable[..., Any]
 ScratchOf = Callable[..., int | Sequence[int | Scratch]]
 
-# Of PyTorch itself: their memory is known to `autofit_workers.tracing.recording.hidden`, or is
-# known to be left out.
+# Namespaces of PyTorch's own operators, whose scratch memory `autofit_workers.tracing.recording.hidden` has
+# or knowingly omits.
 _PYTORCHS = frozenset(
     {
         "_c10d_functional",
@@ -61,7 +61,7 @@ _PYTORCHS = frozenset(
         "torchvision",
     }
 )
-# By namespace of the operators, the module here that knows them.
+# Module with a library's operators, by their namespace.
 _LIBRARIES = {
     "DaoAILab": "autofit_workers.tracing.kernels.causal_conv1d",
     "bitsandbytes": "autofit_workers.tracing.kernels.bitsandbytes",
@@ -78,9 +78,9 @@ class Kernel:
     """Operator of another library than PyTorch, with functions for its outputs and scratch memory.
 
     Attributes:
-        outputs: see `autofit.register_kernel`; None where the operator has a fake function of its own.
-        scratch: likewise; None where it takes nothing beside what it returns.
-        by_name: whether both take the arguments by the names that the operator gives them.
+        outputs: returns fake outputs for a call; None if the operator has a fake function of its own.
+        scratch: returns bytes of scratch memory, as one number or a sequence; None if there is none.
+        by_name: whether both functions take all arguments by the names in the operator's schema.
     """
 
     outputs: Outputs | None = None
@@ -93,9 +93,9 @@ class Place:
     """Place in a program at which an operator is registered.
 
     Attributes:
-        file, line: of the call.
-        module: identifies the module's namespace as it is: another where the file is run again.
-        is_prompt: whether it was typed, as in a notebook, where it is typed again to change it.
+        file, line: file and line of the call that registers.
+        module: identity of the module's namespace, which differs if the file is run again.
+        is_prompt: whether the call was typed at a prompt or in a notebook, where it may be typed again.
     """
 
     file: str
@@ -104,14 +104,14 @@ class Place:
     is_prompt: bool = False
 
     def replaces(self, earlier: Place) -> bool:
-        """Whether a registration here is the one at `earlier` executed again."""
+        """Whether a registration here repeats the one at `earlier`, and so may replace it."""
         if self.file == earlier.file:
             return self.line == earlier.line or self.module != earlier.module
         return self.is_prompt and earlier.is_prompt
 
 
 class RegisteredTwiceError(ValueError):
-    """An operator is registered at two different places of one program."""
+    """Raised if an operator is registered at two different places of one program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class _Registration:
 
 
 class Registry:
-    """Registered kernels by operator name, `library::operator` or `library::operator.overload`."""
+    """Registered kernels by operator name: `library::operator` or `library::operator.overload`."""
 
     def __init__(self) -> None:
         self._registered: dict[str, _Registration] = {}
         self._program = 0
 
     def begin_program(self) -> None:
-        """Begins another program, whose registrations may replace earlier programs'."""
+        """Begins another program in this process; it may register operators of earlier programs anew."""
         self._program += 1
 
     def add(self, name: str, kernel: Kernel, place: Place) -> None:
@@ -138,14 +138,17 @@ class Registry:
         Raises:
             RegisteredTwiceError: the operator is registered already, elsewhere in the program.
         """
-        name = name.removesuffix(".default")  # as PyTorch itself calls it
+        name = name.removesuffix(".default")  # PyTorch leaves it out of the name as well
         before = self._registered.get(name)
         if before is not None and before.program == self._program and not place.replaces(before.place):
             raise RegisteredTwiceError(f"{before.place.file}:{before.place.line}")
         self._registered[name] = _Registration(kernel, place, self._program)
 
     def find(self, names: Sequence[str]) -> Kernel | None:
-        """Kernel registered under the first of `names` that is known; None if none is."""
+        """Kernel registered under one of `names`, the first that is registered; None without one.
+
+        Users' registrations come before those of the files in this folder.
+        """
         for name in names:
             if name in self._registered:
                 return self._registered[name].kernel
@@ -153,7 +156,7 @@ class Registry:
         return next((known[name] for name in names if name in known), None)
 
 
-REGISTRY = Registry()  # of this process, as PyTorch's own of operators
+REGISTRY = Registry()  # one for the process, like PyTorch's registry of operators
 
 
 def is_pytorchs(namespace: str) -> bool:
@@ -162,7 +165,7 @@ def is_pytorchs(namespace: str) -> bool:
 
 
 def _known(namespace: str) -> dict[str, Kernel]:
-    """Kernels of a library by operator name, from its file here, imported on demand; empty if it has none."""
+    """Kernels of a library by operator name, from its file in this folder; empty if it has no file."""
     if namespace not in _LIBRARIES:
         return {}
     kernels: dict[str, Kernel] = importlib.import_module(_LIBRARIES[namespace]).KERNELS

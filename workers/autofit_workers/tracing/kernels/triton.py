@@ -1,17 +1,18 @@
 """Replaces launches of Triton kernels, which do nothing in a prediction.
 
-A library of such kernels (Liger, unsloth's, flash-linear-attention, …) makes what they write to in Python,
-with PyTorch, before it launches them. So its own Python is run, and only the launches are left out: no kernel
-has to be known. The values that a kernel writes are unknown, as all on a fake GPU.
+Libraries of Triton kernels (Liger, unsloth, flash-linear-attention, …) allocate the tensors that a kernel
+writes in Python, with PyTorch, before the launch. So their Python code is run and only the launch is skipped;
+nothing has to be known about the kernel. The values that it writes are unknown.
 
-    installed        `install` replaces where Triton launches, where it times, and its driver
-    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver;
-                     PyTorch's own compiler, which would write kernels, finds none
+    Triton installed        `install` replaces its launch, its timing of kernels, and its driver
+    Triton not installed    `stand_ins/triton_*.py` is imported in its place, with the same replacements;
+                            PyTorch's compiler, which would generate kernels, finds no Triton
 
-A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache
-with a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to
-3.7, runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Left out: scratch memory that a compiled
-kernel asks `triton.set_allocator` for, as those do that make tensor descriptors on the device.
+Autotuning a kernel takes memory at the first call: to empty the L2 cache, `do_bench` allocates a buffer of
+256e6 bytes (256 MiB since Triton 3.2), which stays reserved after it is freed. Sources: Triton 2.1 and 3.0 to
+3.7, runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Not predicted: scratch memory that a
+compiled kernel requests through `triton.set_allocator`, for example for tensor descriptors made on the
+device.
 """
 
 from __future__ import annotations
@@ -80,13 +81,13 @@ TRITON = StandIn(
         **{f"triton.{name}": f"{_HERE}.triton_runtime" for name in _REST},
     },
 )
-# Compiled modules that libraries of such kernels import beside Triton.
+# Compiled modules that libraries of Triton kernels import as well.
 _COMPILED = tuple(
     StandIn(package=name, distribution=name.replace("_", "-"), version="0", modules={name: f"{_HERE}.{ours}"})
     for name, ours in (("selective_scan_cuda", "selective_scan"), ("causal_conv1d_cuda", "causal_conv1d"))
 )
 _finder = StandInFinder()
-_launched: dict[str, None] = {}  # the kernels of this program, by name
+_launched: dict[str, None] = {}  # names of kernels that the current program launched
 _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -94,7 +95,7 @@ _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 def install() -> None:
     """Makes kernel launches do nothing, and Triton importable, in this process for good."""
     if hasattr(library, "wrap_triton_enabled_default"):
-        library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
+        library.wrap_triton_enabled_default = False  # call kernels directly, without tracing them
     for compiled in _COMPILED:
         if not compiled.is_installed:
             _finder.offer(compiled)
@@ -109,7 +110,7 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets which kernels an earlier program launched and tuned."""
+    """Forgets which kernels an earlier program in this process launched and autotuned."""
     _launched.clear()
     for tuner in _tuned:
         tuner.cache.clear()
@@ -128,7 +129,7 @@ def notes() -> tuple[str, ...]:
 
 
 def body_of(func: OpOverload) -> Callable[..., Any] | None:
-    """Python function of an operator made by `torch.library.triton_op`; None for any other."""
+    """Python function of an operator made by `torch.library.triton_op`; None for other operators."""
     name = func._schema.name
     if name not in getattr(library, "triton_ops_to_kernels", ()):
         return None
@@ -156,15 +157,15 @@ class Launch:
 
 
 def launch(kernel: Any, *_args: Any, **_options: Any) -> Launch:
-    """Replacement for `JITFunction.run` that only notes the kernel's name."""
+    """Replacement for `JITFunction.run` that launches nothing and only records the kernel's name."""
     _launched[getattr(kernel.fn, "__name__", "kernel")] = None
     return Launch()
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Calls a function twice, the second time beside the buffer that empties the L2 cache.
+    """Calls a function twice, as `do_bench` does to time it, and returns a made-up 1 millisecond.
 
-    Returns made-up milliseconds.
+    During the second call the buffer that empties the L2 cache is allocated.
     """
     call()
     flushed = torch.empty(_flushed_bytes() // 4, dtype=torch.int, device="cuda")
@@ -174,7 +175,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
-    """Replacement for `Autotuner._bench` that runs the hooks of `config` and finds all equally fast."""
+    """Replacement for `Autotuner._bench` that runs the hooks of `config`, and returns equal made-up times."""
     _tuned.add(tuner)
     given = {**tuner.nargs, **meta, **config.kwargs}
     told = given if _release() >= _HOOKS_TAKE_NAMES_SINCE else args
@@ -188,14 +189,14 @@ def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
         tuner.pre_hook(told)
         tuner.post_hook(told, exception=None)
 
-    if getattr(tuner, "use_cuda_graph", False):  # which empties no cache
+    if getattr(tuner, "use_cuda_graph", False):  # allocates no buffer for the L2 cache
         call()
         return [1.0] * 3
     return [timed(call)] * 3
 
 
 class Driver:
-    """Stand-in for Triton's driver, for a simulated card."""
+    """Stand-in for Triton's GPU driver, which describes the fake GPU."""
 
     binary_ext = "cubin"
 
@@ -229,10 +230,7 @@ class Driver:
         return lambda call, **_options: [timed(call)] * 3
 
     def _properties(self, _device: Any = None) -> dict[str, int]:
-        """Card properties that libraries ask Triton's driver for, by name.
-
-        They are those of `cuDeviceGetAttribute`: see backends/nvidia/driver.c.
-        """
+        """Properties of the card by the names in Triton's backends/nvidia/driver.c."""
         properties: Any = torch.cuda.get_device_properties(0)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
@@ -252,7 +250,7 @@ def _release() -> tuple[int, int]:
 
 def _leave_out_launches(module: Any) -> None:
     module.JITFunction.run = launch
-    if hasattr(module.JITFunction, "_make_launcher"):  # before 3.0 each function is given its own
+    if hasattr(module.JITFunction, "_make_launcher"):  # Triton before 3.0 makes a launcher for each kernel
         module.JITFunction._make_launcher = lambda kernel: (
             lambda *args, **options: launch(kernel, *args, **options)
         )
@@ -273,7 +271,7 @@ def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], 
 
 
 def _let_pytorch_remember_that_there_is_none() -> None:
-    """Makes PyTorch look for Triton and cache that there is none, as the stand-in compiles nothing."""
+    """Makes PyTorch cache that Triton is not installed, so that it does not find the stand-in later."""
     for name in ("has_triton_package", "get_triton_version", "has_triton"):
         if hasattr(triton_search, name):
             getattr(triton_search, name)()

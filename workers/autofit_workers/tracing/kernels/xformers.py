@@ -1,10 +1,10 @@
 """Scratch memory of FlashAttention's operators as xformers calls them.
 
-They have fake functions of their own.
-github.com/facebookresearch/xformers, xformers/ops/fmha/flash.py and flash3.py, read in 0.0.29 to 0.0.34.
-They run FlashAttention's own code, or PyTorch's copy of it, and return less of what that makes. xformers'
-other kernels, `cutlassF` and `cutlassB`, are PyTorch's own operators. From 0.0.35 on all are those of mslk,
-another library.
+xformers' operators have fake functions for their outputs. They run FlashAttention's code, or PyTorch's copy
+of it, and return only some of its outputs; the rest is scratch memory here. Sources are
+xformers/ops/fmha/flash.py and flash3.py of github.com/facebookresearch/xformers, 0.0.29 to 0.0.34. xformers'
+other kernels, `cutlassF` and `cutlassB`, are PyTorch's own operators. Since 0.0.35 all its kernels are those
+of the library mslk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Names of variables that Python code binds operators' results to, read from callers' bytecode.
+"""Finds the variable to which Python code assigns an operator's result, by the caller's bytecode.
 
-After a call's instruction a store names its result; a return hands it to the caller, whose next
-instruction says what becomes of it; anything else leaves a temporary without a name.
+If the instruction after the call stores the result, it has that variable's name; if it returns the result,
+the next instruction of the caller decides; otherwise the result is a temporary without a name.
 
     y = self.layer(x) + 1      CALL, BINARY_OP: a temporary       BINARY_OP, STORE_FAST y: "y"
 """
@@ -22,30 +22,30 @@ _LOADS = {"LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOB
 _BEFORE_A_STORE = {"COPY", "UNPACK_SEQUENCE", "UNPACK_EX"}
 _PASSED_OVER = {"NOP", "PRECALL", "POP_BLOCK"}
 _RETURN = "RETURN_VALUE"
-# What leaving a `with` statement does around the value that is returned from within it.
+# Instructions that leave a `with` block when a value is returned from within it.
 _LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
 
 
 class _Fate(Enum):
-    """Fate of an operator's result that gets no name at its call: returned or dropped."""
+    """Fate of an operator's result that is not assigned where the operator is called."""
 
     RETURNED = auto()
     DROPPED = auto()
 
 
 class Bindings:
-    """Finds variable names of operators' results in bytecode, and caches the bytecode."""
+    """Finds the variable names of operators' results in bytecode, which it caches by code object."""
 
     def __init__(self) -> None:
-        # By identity, for equal code is slow to compare; kept, so that the identity stays its own.
+        # By id, as comparing code objects is slow; the code is kept so that its id is not reused.
         self._read: dict[int, tuple[CodeType, list[dis.Instruction]]] = {}
         self._fates: dict[tuple[int, int], str | _Fate] = {}
 
     def name_of(self, frame: FrameType | None) -> str:
-        """Variable name that the result of the operator called in `frame` gets; empty for none."""
+        """Name of the variable that gets the result of the operator called in `frame`; empty if none."""
         for caller in callers(frame):
             if is_engine(caller):
-                return ""  # it called many operators, and returns none of their results
+                return ""  # the engine returns no operator's result
             if hands_on(caller):
                 continue
             fate = self._fate(caller.f_code, caller.f_lasti)
@@ -61,17 +61,17 @@ class Bindings:
             if id(code) not in self._read:
                 self._read[id(code)] = code, list(dis.get_instructions(code))
             instructions = self._read[id(code)][1]
-            # Python 3.11 points a caller at the last of the cache entries that follow its call.
+            # In Python 3.11, `f_lasti` is the last cache entry after the call's instruction.
             index = bisect_right(instructions, offset, key=lambda each: each.offset) - 1
             self._fates[key] = _fate_after(instructions, index)
         return self._fates[key]
 
 
 def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
-    """Variable name, or fate, of the value that the instruction at `index` leaves on the stack."""
+    """Variable name of the value that the instruction at `index` pushes, or its fate without a name."""
     path = list(_following(instructions, index))
     if instructions[index].opname == "PRECALL" and path and path[0].opname == "CALL":
-        del path[0]  # the same call
+        del path[0]  # part of the same call
     is_left = itertools.takewhile(lambda each: each.opname in _LEAVING_WITH, path)
     num_leaving = len(list(is_left))
     begins_to_leave = num_leaving == 0 or path[0].opname == "SWAP"
@@ -81,12 +81,12 @@ def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
     if not names:
         return _Fate.DROPPED
     if [each.opname for each in rest[1:2]] == [_RETURN] and rest[0].argval == names[-1]:
-        return _Fate.RETURNED  # a name for no other purpose
+        return _Fate.RETURNED  # assigned only to be returned
     return ", ".join(names)
 
 
 def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.Instruction]:
-    """Yields the bytecode instructions sure to run after the one at `index`, up to a branch or return."""
+    """Yields the instructions that always run after the one at `index`, up to a branch or return."""
     while index + 1 < len(instructions):
         index += 1
         each = instructions[index]
@@ -99,12 +99,12 @@ def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.
 
 
 def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instruction]]:
-    """Variable names that the value on the stack is stored to, and the instructions after the stores."""
+    """Names of variables to which the value on the stack is assigned, and the instructions that follow."""
     names: list[str] = []
     for index, each in enumerate(path):
         if each.opname in _STORES:
             names.append(each.argval)
-        elif each.opname == "STORE_FAST_STORE_FAST":  # two in one, since Python 3.13
+        elif each.opname == "STORE_FAST_STORE_FAST":  # two stores in one, since Python 3.13
             names += each.argval
         elif each.opname == "STORE_FAST_LOAD_FAST":
             names.append(each.argval[0])
@@ -115,7 +115,7 @@ def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instructio
 
 
 def _attribute(path: list[dis.Instruction]) -> list[str]:
-    """Name of the attribute that the value on the stack is stored to, as a list; empty for none."""
+    """Name of the attribute to which the value on the stack is assigned, in a list; empty for none."""
     after = itertools.dropwhile(lambda each: each.opname in _LOADS, path)
     store = next(after, None)
     return [store.argval] if store is not None and store.opname == "STORE_ATTR" else []

@@ -11,39 +11,38 @@ from autofit_workers.tracing.recording.call_sites import callers
 
 
 class CallLog:
-    """Log of operator calls, each with its result's variable name.
+    """Log of operator calls, each with the name of the variable that its result is assigned to.
 
-    One call in Python may run several operators; it returns the result of the last, which so gets the
-    name.
+    One Python call may run several operators; the last of them gets the name, as the call returns its result.
 
     Attributes:
-        calls: the calls so far; the name of the last is not final.
+        calls: the calls so far; the last may still lose its name to the next.
     """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._bindings = Bindings()
-        self._site: tuple[object, ...] = ()  # where in Python the last operator was called from …
-        self._first_operator = ""  # … and the first that was run there
+        self._site: tuple[object, ...] = ()  # place in Python of the last operator's call
+        self._first_operator = ""  # first operator run at that place
 
     def add(self, call: Call, frame: FrameType | None) -> None:
-        """Appends a call, under the variable name that its result gets in `frame`."""
+        """Appends a call with the variable name that its result gets in `frame` or a caller of it."""
         name = self._bindings.name_of(frame)
         site = _site(call, frame) if name else ()
-        # The same operator as at first is a loop's next round rather than a further part of one call.
+        # If the place's first operator runs again, a loop has gone on to its next iteration.
         if not name or site != self._site or call.operator == self._first_operator:
             self._first_operator = call.operator
-        elif not set(call.outputs) & set(self.calls[-1].outputs):  # else a view of the same memory
+        elif not set(call.outputs) & set(self.calls[-1].outputs):  # else the call returned a view
             self.calls[-1] = dataclasses.replace(self.calls[-1], name="")
         self._site = site
         self.calls.append(dataclasses.replace(call, name=name))
 
     def settle(self, number: int, output: int) -> None:
-        """Sets the allocation that holds a call's result, if unknown when the call was added."""
+        """Sets the number of the allocation that holds call `number`'s result, unknown until now."""
         self.calls[number] = dataclasses.replace(self.calls[number], outputs=(output,))
 
 
 def _site(call: Call, frame: FrameType | None) -> tuple[object, ...]:
-    """Key of the place in Python that made a call; equal in every iteration of a loop."""
+    """Key of the place in Python code that made a call, equal in all iterations of a loop."""
     frames = list(callers(frame))
     return call.module, id(frames[0]), *((id(each.f_code), each.f_lasti) for each in frames)

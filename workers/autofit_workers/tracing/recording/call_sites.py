@@ -20,7 +20,7 @@ _STEP = f"{_TRACING}probe.py"
 _GENERATED = ("<frozen", "<string>")
 _ENGINE = f"{_TORCH}autograd/graph.py"
 _HANDS_ON = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}overrides.py")
-# On the way from an operator's call to what records it.
+# Code that runs between an operator's call and the recorder.
 _DISPATCH = (
     _TRACING,
     *(f"{_TORCH}{part}" for part in ("_compile.py", "_dynamo/", "_subclasses/", "_ops.py")),
@@ -30,7 +30,7 @@ _DISPATCH = (
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether code is the user's (or a built-in model's) rather than PyTorch's or autofit's."""
+    """Whether code is the user's or a built-in model's, and not PyTorch's or autofit's."""
     return _is_users(code.co_filename)
 
 
@@ -40,22 +40,22 @@ def _is_users(path: str) -> bool:
 
 
 def user_source(frame: FrameType | None) -> str:
-    """Innermost line of the user's code as `file:line:function`; empty where there is none."""
+    """Innermost line of the user's code on the stack of `frame`, as `file:line:function`; empty if none."""
     found = user_frame(frame)
     return "" if found is None else _line(found, found.f_code.co_filename)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Innermost frame of the user's code; None where there is none."""
+    """Innermost frame of the user's code on the stack of `frame`; None if there is none."""
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yields the frames that led to an operator, innermost first, without the dispatch to autofit.
+    """Yields the frames that led to an operator, innermost first, without those of the dispatch to autofit.
 
-    The loop of autofit's probe over the steps is among them: it stands where a user's own would be.
+    They include autofit's probe, whose loop over steps takes the place of a training script's.
     """
     while frame is not None:
         if not _passes_on(frame.f_code.co_filename):
@@ -69,7 +69,7 @@ def _passes_on(path: str) -> bool:
 
 
 def called_by_the_engine(frame: FrameType | None) -> bool:
-    """Whether the autograd engine called an operator itself, not a function in Python."""
+    """Whether the autograd engine, and not a Python function, called the operator of `frame`."""
     return is_engine(next(callers(frame), None))
 
 
@@ -79,15 +79,15 @@ def is_engine(frame: FrameType | None) -> bool:
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether a frame is PyTorch code that calls a function for its caller and returns the result."""
+    """Whether a frame is PyTorch code, such as `Module.__call__`, that returns another function's result."""
     return frame.f_code.co_filename in _HANDS_ON
 
 
 class Stacks:
-    """Makes call stacks of frames, as lines `file:line:function`, outermost first.
+    """Makes call stacks: tuples of lines `file:line:function`, outermost first, without autofit's own.
 
-    Lines of PyTorch and of the standard library have their path from where those are installed,
-    `torch/nn/functional.py`; all others the whole one, or one from `./`. autofit's own are left out.
+    Paths of PyTorch and of the standard library are relative, such as `torch/nn/functional.py`; others are
+    absolute or begin with `./`.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Stacks:
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def of(self, frame: FrameType | None) -> tuple[str, ...]:
-        """Call stack that ends in `frame`; equal stacks are one object."""
+        """Call stack that ends in `frame`; equal stacks are returned as one object, which saves memory."""
         lines = [line for each in callers(frame) if (line := self._line(each)) is not None]
         stack = tuple(reversed(lines))
         return self._known.setdefault(stack, stack)

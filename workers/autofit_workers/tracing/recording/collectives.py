@@ -11,10 +11,10 @@ from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.work import Group
 from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
 
-_C10D = "c10d"  # the operators behind `torch.distributed`'s functions, which give their caller a `Work`
+_C10D = "c10d"  # namespace of operators that return a `Work`
 _WAITS = "wait_tensor"
-_PEERS = ("dst", "src")  # by which `send` and `recv_` name the one other rank
-# Arguments that are written.
+_PEERS = ("dst", "src")  # arguments of `send` and `recv_` that name the other rank
+# Names of arguments that collectives write.
 _GOT = frozenset({"output", "outputs", "output_tensor", "output_tensors", "output_lists", "out"})
 
 
@@ -29,13 +29,13 @@ def is_wait(func: OpOverload) -> bool:
 
 
 def arguments_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that an operator was called with, by name."""
+    """Arguments of an operator's call by name."""
     names = (argument.name for argument in func._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def process_group_of(given: dict[str, Any]) -> Any | None:
-    """Process group of a collective's arguments `given`; None if they name none.
+    """Process group of a collective; None if its arguments name none.
 
     Args:
         given: the operator's arguments by name.
@@ -47,11 +47,15 @@ def process_group_of(given: dict[str, Any]) -> Any | None:
         from autofit_workers.pytorch.collectives import resolve_group
 
         return resolve_group(name)
-    return name  # some are given the group itself
+    return name  # some operators take the group itself
 
 
 def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
-    """Number and stride of the ranks in a collective, as a `Group`; two for a send or a receive."""
+    """Number of ranks in a collective, and stride between them, as a `Group`; 2 ranks for a send or receive.
+
+    Args:
+        given: the operator's arguments by name.
+    """
     c10d: Any = torch.distributed.distributed_c10d
     ranks: Sequence[int] = c10d.get_process_group_ranks(process_group)
     peer = next((given[name] for name in _PEERS if name in given), None)
@@ -63,7 +67,11 @@ def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
 
 
 def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """A collective's input arguments, and its output arguments or, without any, its result."""
+    """Inputs and outputs of a collective; its result is the output if no argument is written.
+
+    Args:
+        given: the operator's arguments by name.
+    """
     got = tuple(value for name, value in given.items() if name in _GOT)
     gives = tuple(value for name, value in given.items() if name not in _GOT)
     return gives, got or (result,)
@@ -72,14 +80,14 @@ def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], 
 def runs_beside(func: OpOverload, given: dict[str, Any]) -> bool:
     """Whether a collective runs on its process group's own stream, not on the caller's.
 
-    Since PyTorch 2.8 a collective whose caller waits for it at once runs on the caller's stream
-    (`collective` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `asyncOp`).
+    Since PyTorch 2.8 a collective with `async_op=False` runs on the caller's stream (`collective` in
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
     """
     return func.namespace != _C10D or bool(given.get("async_op", True))
 
 
 def work_in(result: Any) -> Any | None:
-    """`Work` handle that a c10d operator returned; None for other operators."""
+    """Handle of class `torch.distributed.Work` in a c10d operator's result; None for other operators."""
     last = result[-1] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(last, torch.ScriptObject):
         return None

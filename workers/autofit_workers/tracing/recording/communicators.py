@@ -1,7 +1,7 @@
 """Collects the process groups that need an NCCL communicator on the GPU.
 
-A group gets its communicator with its first collective; where `init_process_group` was given a device, with
-the group itself (`eagerConnectSingleDevice` of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+A group gets its communicator with its first collective; if `init_process_group` was given a device, when it
+is created (`eagerConnectSingleDevice` of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from autofit_workers.tracing.recording.collectives import arguments_of, is_colle
 
 
 class Communicators:
-    """Process groups of a program's collectives.
+    """Collection of the process groups with an NCCL communicator.
 
     Attributes:
-        are_eager: whether a group has its communicator from the beginning.
+        are_eager: whether groups have their communicators as soon as they are created.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Communicators:
         self._sizes: dict[str, int] = {}
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Adds the process group of an operator on the GPU, if the operator is a collective."""
+        """Adds the process group of an operator that ran on the GPU, if it is a collective."""
         if not is_collective(func):
             return
         group = process_group_of(arguments_of(func, args, kwargs))
@@ -35,7 +35,7 @@ class Communicators:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of ranks of each process group with more than one, the largest first."""
+        """Number of ranks of each process group with more than one rank, the largest first."""
         distributed: Any = torch.distributed
         if self.are_eager and distributed.is_initialized():
             from autofit_workers.pytorch.collectives import process_groups

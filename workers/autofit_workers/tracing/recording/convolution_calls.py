@@ -11,13 +11,16 @@ from autofit_workers.spec.work import Convolution, ConvPass
 from autofit_workers.tracing.fake.layouts import convolution_format
 from autofit_workers.tracing.recording.names import name_of_type
 
-# Looked up once: every operator of a step is compared with them.
+# Looked up once for speed, as every operator of a step is compared with them.
 _CONVOLUTION = torch.ops.aten.convolution.default
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def convolutions(func: OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
-    """Convolution that computes each output of an operator, in order; None for a bias gradient."""
+    """Convolution that computes each output of an operator, None for a bias gradient.
+
+    Empty for operators other than `convolution` and `convolution_backward`.
+    """
     if func is _CONVOLUTION:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
         shapes = (input, weight, result)
@@ -31,7 +34,7 @@ def convolutions(func: OpOverload, args: tuple[Any, ...], result: Any) -> list[C
         return []
     first, weight, last = shapes
     if transposed:
-        # The forward of a transposed convolution is the data gradient of the plain one.
+        # Forward of a transposed convolution computes the input gradient of a plain convolution.
         first, last = last, first
         swapped = {ConvPass.FPROP: ConvPass.DGRAD, ConvPass.DGRAD: ConvPass.FPROP}
         passes = [None if p is None else swapped.get(p, p) for p in passes]

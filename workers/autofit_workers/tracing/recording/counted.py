@@ -1,7 +1,7 @@
-"""Finds tensors, other than the result, whose elements a kernel counts in 32 bits.
+"""Finds tensors, other than the result, whose elements a CUDA kernel indexes with 32 bits.
 
-`autofit_workers.replay.curve.refusals` knows how many each takes. Left out are padding of sequences and of
-volumes, and adaptive pooling in channels last: what it pools from is seldom the largest tensor of a network.
+`autofit_workers.replay.curve.refusals` has the largest size that each kernel accepts. Not covered are 1-D and
+3-D padding, and adaptive pooling in channels last, whose input is seldom the largest tensor of a network.
 """
 
 from __future__ import annotations
@@ -17,28 +17,25 @@ from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
 
 aten: Any = torch.ops.aten
 
-# cuda/UpSampleBilinear2d.cu: from so many channels on the kernel for channels last runs there.
+# Least number of channels for which the channels-last kernel of cuda/UpSampleBilinear2d.cu runs.
 _FEWEST_CHANNELS = 16
 
 
 def counted_shape(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
-    """Shape of the tensor that `func` counts in 32 bits if not the result; empty if there is none."""
+    """Shape of the tensor that `func` indexes with 32 bits, if it is not the result; empty if none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 
 
 def _first(first: Tensor, _result: Tensor) -> torch.Size:
-    """Shape of the first argument, which `canUse32BitIndexMath` checks.
-
-    It is the input, or the gradient in backward.
-    """
+    """Shape of the first argument, input or gradient, which `canUse32BitIndexMath` checks."""
     return first.shape
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
     """Shape of the larger of input and result, if the channels-last kernel runs; empty otherwise.
 
-    A result of the same shape is a copy, whatever its size.
+    If both have the same shape, the operator copies, for which there is no limit.
     """
     in_channels_last = suggest_memory_format(first) is torch.channels_last
     if not in_channels_last or first.size(1) < _FEWEST_CHANNELS or first.shape == result.shape:

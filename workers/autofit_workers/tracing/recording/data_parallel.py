@@ -1,20 +1,19 @@
-"""Adds to a traced step the memory that `DistributedDataParallel`, with its defaults, takes on one rank.
+"""Adds to a traced step the memory that `DistributedDataParallel` (DDP) takes on one rank with its defaults.
 
-    model built   parameters and buffers broadcast as flat copies, 250 MiB of them at a time; then one
-                  bucket for all gradients of a type
-    each forward  buffers broadcast again; before the second, the bucket is freed and the gradients get
-                  new ones: of 1 MiB, then of 25 MiB, in the order in which they were ready
-    backward      gradients are copied into the buckets, each of which is reduced once it is full, beside the
-                  rest of backward; at its end all of them are waited for and copied back
+    model built   parameters and buffers are broadcast as flat copies of 250 MiB; then one bucket is allocated
+                  for all gradients of a dtype
+    each forward  buffers are broadcast again; before the second, the first buckets are replaced by smaller
+                  ones: of 1 MiB, then of 25 MiB, in the order in which gradients were ready
+    backward      gradients are copied into the buckets; each full bucket is all-reduced while backward goes
+                  on; at the end, DDP waits for all buckets and copies the gradients back
 
-Read in PyTorch 2.13: torch/nn/parallel/distributed.py (`_ddp_init_helper`, `_pre_forward`) and
-torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`,
-`mark_variable_ready_dense`, `finalize_backward`) and comm.cpp (`broadcast_coalesced`). Buckets are memory
-beside the gradients, as long as `gradient_as_bucket_view` is False.
+Sources, in PyTorch 2.13: torch/nn/parallel/distributed.py (`_ddp_init_helper`, `_pre_forward`), and
+torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`, `mark_variable_ready_dense`,
+`finalize_backward`) and comm.cpp (`broadcast_coalesced`). Buckets take memory in addition to the gradients,
+as `gradient_as_bucket_view` is False.
 
-Left out because they are small: the shapes and indices that ranks exchange, of a few numbers a
-parameter; and what they exchange of sparse gradients. NCCL's own memory is outside the allocator:
-`autofit.hardware.nccl`.
+Not predicted because they are small: shapes and indices that ranks exchange, a few numbers per parameter; and
+exchanged sparse gradients. NCCL's own memory is outside the allocator: see `autofit.hardware.nccl`.
 """
 
 from __future__ import annotations
@@ -36,23 +35,24 @@ FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
 _BROADCAST_BYTES = 250 * 2**20
 _UNLIMITED = 2**63
-_MAX_BROADCASTS = 2  # in flight at a time
+_MAX_BROADCASTS = 2  # broadcasts in flight at a time
 
 Dtype = torch.dtype
 
 
 def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int, ...]) -> list[list[int]]:
-    """Indices of the parameters in each gradient bucket, filled as DDP does.
+    """Indices of the parameters in each gradient bucket, as DDP assigns them.
 
-    See `compute_bucket_assignment_by_size` of reducer.cpp.
-    A bucket takes parameters of one type until it has reached its limit; the last limit goes on.
+    A bucket takes parameters of one dtype until it has reached its limit in bytes
+    (`compute_bucket_assignment_by_size` of reducer.cpp).
 
     Args:
-        parameters: type and elements of each, in their order.
-        limits_bytes: the limit of the first bucket of a type, of the second, …
+        parameters: dtype and number of elements of each parameter, in order.
+        limits_bytes: limit of the first bucket of a dtype, of the second, …; the last applies to all further
+            ones.
 
     Returns:
-        By bucket, the places of its parameters.
+        For each bucket the indices of its parameters.
     """
     full: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}
@@ -72,9 +72,9 @@ class _Bucket:
     """Bucket of gradients that DDP reduces together.
 
     Attributes:
-        flat: all these gradients in one tensor, one after the other.
-        places: by a parameter's identity, the part of `flat` that is its gradient's.
-        missing: identities of the parameters whose gradients have yet to arrive in this backward pass.
+        flat: tensor of all gradients of the bucket, one after the other.
+        places: by a parameter's id, the view of `flat` for its gradient.
+        missing: ids of the parameters whose gradients have yet to arrive in this backward pass.
     """
 
     def __init__(self, flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
@@ -88,15 +88,17 @@ class _Bucket:
 
 
 class DataParallel:
-    """Simulated DDP reducer of one rank; to be made in the fake mode, with the model on its device.
+    """Simulation of DDP's reducer on one rank, which hooks into a model's forward and gradients.
+
+    Make it while the fake device's mode is active and the model is on the device.
 
     Args:
         recorder: records the memory and the work of the reducer.
-        num_ranks: how many ranks reduce together.
-        finds_unused: whether to look for parameters without a gradient, and so to keep the first buckets.
+        num_ranks: number of ranks that reduce gradients together.
+        finds_unused: whether DDP has `find_unused_parameters=True`, with which it keeps the first buckets.
 
     Raises:
-        InapplicableError: the model has nothing to reduce.
+        InapplicableError: no parameter of the model is trained.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class DataParallel:
                 "option out"
             )
         self._reduced = [p for p in model.parameters() if p.requires_grad and id(p) not in sparse]
-        self._ready: dict[int, nn.Parameter] = {}  # in the order in which gradients arrived
+        self._ready: dict[int, nn.Parameter] = {}  # by id, in the order in which gradients arrived
         self._has_rebuilt = False
         self._has_run = False
         with self._recording(Category.OTHER):
@@ -128,12 +130,13 @@ class DataParallel:
         model.register_forward_pre_hook(self._before_forward)
 
     def check_step(self) -> None:
-        """Checks, after the first step, that `DistributedDataParallel` could run the step.
+        """Checks after the first step that `DistributedDataParallel` could run the step.
 
         Raises:
-            UnsupportedError: a real run would stop here, or its ranks would drift apart.
+            UnsupportedError: the step never calls the model itself, so DDP would not reduce gradients; or a
+                parameter gets no gradient, so DDP would fail.
         """
-        if self._has_rebuilt:  # in a step of several passes, and was checked before
+        if self._has_rebuilt:  # a second forward in the step has already checked it
             return
         if not self._has_run:
             raise UnsupportedError(
@@ -155,7 +158,7 @@ class DataParallel:
         self._reduce(parameter)
 
     def _reduce(self, parameter: nn.Parameter) -> None:
-        """Copies a gradient into its bucket, and reduces the full buckets in order."""
+        """Copies a gradient into its bucket, and all-reduces buckets that are full, in their order."""
         bucket = next((each for each in self._buckets if id(parameter) in each.places), None)
         gradient = parameter.grad
         if bucket is None or gradient is None or self._recorder.work.is_paused:
@@ -221,10 +224,11 @@ class DataParallel:
                 self._buckets.append(_Bucket(flat, inside))
 
     def _broadcast(self, tensors: list[torch.Tensor], *, are_taken: bool = False) -> None:
-        """Broadcasts flat copies of tensors, of which at most two are in flight.
+        """Broadcasts tensors as flat copies, of which at most two are alive at a time.
 
         Args:
-            are_taken: whether the work of it counts: ranks then take the values that the first of them has.
+            are_taken: whether to record the work of the broadcast and of copying its results back, as in a
+                step; else only the memory is recorded.
         """
         in_flight: list[torch.Tensor] = []
         for piece in _pieces(tensors):
@@ -249,7 +253,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yields lists of tensors of one dtype to broadcast together, in the order of their first tensors."""
+    """Yields lists of tensors of one dtype, of about 250 MiB, to broadcast as one flat copy each."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:

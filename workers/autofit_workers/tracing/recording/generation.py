@@ -1,14 +1,14 @@
-"""Traces the first passes of text generation, from which the later passes are known.
+"""Traces the first passes of text generation, from which the memory of later passes follows.
 
-A pass is one call of the model: the first takes the prompt, each other the token that the one before it made.
-From pass to pass the cache alone grows, so what a pass takes is a line in its number: the passes from the
-third on are held against each other, and those that follow are left to the replay (`Repetition`).
+A pass is one call of the model: the first takes the prompt, each later one the token that the pass before
+generated. Only the cache grows from pass to pass, so sizes are linear in the number of the pass. The last two
+traced passes are checked to have the same events; all later passes are left to the replay (`Repetition`).
 
-A quantized cache is not so: the last tokens are kept as they are, and every so many all are quantized anew.
-Once that happens, each pass is followed.
+A quantized cache grows differently: it keeps the last tokens unquantized, and quantizes all anew after every
+128. If more tokens than that are generated, every pass is traced.
 
-`generate` asks after each pass whether all texts have ended, which is a value that a trace does not have: no
-text ends, and the last pass that is followed ends the generation.
+`generate` checks after each pass whether all texts have ended. That depends on values, which a trace lacks:
+no text ends here, and generation stops after the last pass to trace.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 NUM_TRACED_PASSES = 6
 _QUANTIZED_ANEW = 128  # tokens: `residual_length` of QuantizedLayer, cache_utils.py of transformers 5
-_MOST_FOLLOWED = 256  # passes, each of which takes some hundredths of a second a layer
+_MOST_FOLLOWED = 256  # passes; tracing one takes some hundredths of a second per layer
 _DECODE = "step 1 decode"
 
 
 class _EnoughError(Exception):
-    """Ends a generation once enough passes are traced."""
+    """Raised to end a generation once enough passes are traced."""
 
 
 class TracedGeneration:
-    """Text generation of which the first passes are traced.
+    """Text generation of which only the first passes are traced.
 
     Args:
         recorder: records the events of the passes.
-        new_tokens: how many tokens are to be generated, each by a pass.
-        cache: see `autofit_workers.spec.knobs.cache`.
+        new_tokens: number of tokens to generate, each by one pass.
+        cache: value of the knob `cache`, such as `quantized`.
 
     Raises:
-        UnsupportedError: too many passes would have to be followed.
+        UnsupportedError: too many passes would have to be traced.
     """
 
     def __init__(self, recorder: Recorder, new_tokens: int | None, cache: str) -> None:
@@ -58,11 +58,11 @@ class TracedGeneration:
                     f"followed for {_MOST_FOLLOWED}: ask for at most so many --new-tokens, or another --cache"
                 )
             self._num_followed = new_tokens
-        self._starts: list[tuple[int, int]] = []  # of each pass, among events and allocations
+        self._starts: list[tuple[int, int]] = []  # numbers of events and allocations before each pass
 
     @contextmanager
     def followed(self, model: nn.Module) -> Iterator[None]:
-        """Context that traces the passes of `model`, and ends after the last pass to trace."""
+        """Context for a generation by `model`, which is ended after the last pass to trace."""
         hook = model.register_forward_pre_hook(self._begin_pass)
         owner: Any = model
         owner._beam_search_has_unfinished_sequences = lambda *_args: True
@@ -81,14 +81,15 @@ class TracedGeneration:
             recorder.mark(_DECODE)
         self._starts.append((recorder.position, len(recorder.allocations)))
         if is_over:
-            recorder.close()  # what dies from here on is of no pass
+            recorder.close()  # later frees belong to no pass
             raise _EnoughError
 
     def completed(self, trace: Trace) -> Trace:
-        """`trace` with a `Repetition` that stands for the passes that were not traced.
+        """Copy of `trace` with a `Repetition` in place of the passes that were not traced.
 
         Raises:
-            UnsupportedError: passes differ in more than their sizes.
+            UnsupportedError: the last two traced passes differ in more than sizes, or the model is not called
+                once for each token.
         """
         times = self._new_tokens - self._num_followed
         if times <= 0:

@@ -1,13 +1,13 @@
 """Scratch memory that PyTorch's operators allocate on a GPU beside their outputs.
 
-A `Recipe` says for one call what it takes, and where among its events; the recorder puts it into the
-trace. The files named are those of PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4
-to 2.12 differ in size, `autofit_workers.replay.curve.scratch.formulas` knows.
+A `Recipe` lists the scratch memory of one call, before and after its outputs are allocated; the recorder adds
+it to the trace. Source files named here are those of PyTorch 2.13, in `aten/src/ATen/native` unless said
+otherwise. `autofit_workers.replay.curve.scratch.formulas` handles sizes that differ in PyTorch 2.4 to 2.12.
 
-Left out because it is small: the buffers of reductions over inner dimensions that several blocks share
-(cuda/Reduce.cuh, kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel),
-cuBLASLt's 1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
-cuDNN's batch norm. Left out because it is rare in training: top-k, cumulative sums, FFTs.
+Not predicted because they are small: buffers of reductions over inner dimensions that several thread blocks
+share (cuda/Reduce.cuh, kilobytes), buffers of GroupNorm and native batch norm (a few numbers per group or
+channel), cuBLASLt's 1 MiB. Not predicted because only a GPU's driver knows the size: workspace and reserve of
+cuDNN's batch norm. Not predicted because they are rare in training: top-k, cumulative sums, FFTs.
 """
 
 from __future__ import annotations
@@ -36,16 +36,22 @@ _CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
-    """Moment at which scratch memory is freed: end of stage, of operator, or never."""
+    """Moment at which scratch memory is freed: end of its stage, end of the operator, or never."""
 
     STAGE = auto()
     OPERATOR = auto()
-    THREAD = auto()  # never: it belongs to the thread's handle, which is asked for only once
+    THREAD = auto()  # never: a thread's cuBLAS handle keeps it
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Single request for scratch memory."""
+    """Request of an operator for one block of scratch memory.
+
+    Attributes:
+        correction: name of the rule to which the memory belongs, such as `layout_copies`.
+        scratch: formula and dimensions from which the size in bytes follows.
+        lifetime: when the block is freed.
+    """
 
     correction: str
     scratch: Scratch
@@ -57,7 +63,9 @@ Stage = tuple[Request, ...]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Scratch memory of one operator call, in the order of its requests.
+    """Scratch memory of one operator call.
+
+    A stage is a tuple of requests, allocated in order; blocks of lifetime `STAGE` are freed at its end.
 
     Attributes:
         before, after: stages before and after the outputs are allocated.
@@ -73,7 +81,7 @@ def has_recipe(func: OpOverload) -> bool:
 
 
 def recipe(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """Scratch memory of a call, as a `Recipe`; None for most operators."""
+    """Scratch memory of an operator's call; None for an operator that allocates none."""
     make = _RECIPES.get(func)
     if make is None:
         return _registered(func, args, kwargs)
@@ -82,7 +90,7 @@ def recipe(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
 
 
 def _registered(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """Scratch memory of a call of a registered kernel, as a `Recipe`; None for other operators."""
+    """Scratch memory of a call of another library's operator; None for an operator not registered."""
     kernel = kernel_of(func)
     if kernel is None:
         return None
@@ -101,7 +109,7 @@ def _request(
 
 
 def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
-    """Contiguous copies of those tensors that are not contiguous yet."""
+    """Requests for copies in memory format `layout` of those tensors that are not in it yet."""
     return tuple(
         _elements("layout_copies", tensor.shape, tensor.element_size())
         for tensor in tensors
@@ -124,7 +132,7 @@ def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
 
 
 def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
-    """Scratch of an SVD: a copy of the matrix, as cuSOLVER destroys it.
+    """Scratch of an SVD: a copy of the matrix, which cuSOLVER overwrites.
 
     See cuda/linalg/BatchLinearAlgebraLib.cpp.
     """
@@ -140,8 +148,8 @@ _KIB = 1024
 def _cublas() -> Request:
     """Workspace of a cuBLAS handle (`parseChosenWorkspaceSize` of cuda/CublasHandlePool.cpp).
 
-    CUBLAS_WORKSPACE_CONFIG has pairs of a size in KiB and a number of buffers, as in `:4096:8`, which
-    PyTorch asks for where algorithms are to be deterministic; without it the size depends on the card.
+    The environment variable CUBLAS_WORKSPACE_CONFIG sets its size by pairs of a size in KiB and a number of
+    buffers, such as `:4096:8`; without the variable the size depends on the card.
     """
     told = _WORKSPACES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     sizes = (sum(int(size) * int(count) for size, count in told) * _KIB,) if told else ()
@@ -162,7 +170,7 @@ def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:
 
 
 def _is_matrix_for_cublas(matrix: Tensor) -> bool:
-    """Whether cuBLAS takes a matrix uncopied: its rows or columns are dense and do not overlap."""
+    """Whether cuBLAS reads a matrix without a copy: its rows or columns are dense and do not overlap."""
     if matrix.dim() < 2 or matrix.is_contiguous():
         return True
     (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
@@ -171,7 +179,7 @@ def _is_matrix_for_cublas(matrix: Tensor) -> bool:
     )
 
 
-# Attention. transformers/cuda/attention_backward.cu. Arguments are B×H×S×D, kernels see B×S×H×D.
+# Attention. transformers/cuda/attention_backward.cu. Arguments are B×H×S×D, kernels get B×S×H×D.
 
 
 def _flash_attention_backward(
@@ -198,9 +206,9 @@ def _flash_attention_backward(
 def _efficient_attention_backward(
     grad_out: Tensor, query: Tensor, _key: Tensor, _value: Tensor, _bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Scratch of efficient attention's backward: row sums of `grad_out * out`, then dQ's tiles.
+    """Scratch of memory-efficient attention's backward: row sums of `grad_out * out`, then tiles of dQ.
 
-    Operators compute the row sums in float32, else the kernel does.
+    For float32 inputs ATen operators compute the row sums, with temporaries; else the kernel does.
     """
     batch, heads, rows, head_size = query.shape
     row_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES)
@@ -243,13 +251,13 @@ def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own sig
 def _efficient_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Scratch of efficient attention's backward on B×S×H×D; packed sequences are a batch of one."""
+    """Scratch of memory-efficient attention's backward on B×S×H×D; packed sequences have B = 1."""
     first, second, third = (tensor.transpose(1, 2) for tensor in (grad_out, query, out))
     return _efficient_attention_backward(first, second, key, value, bias, third)
 
 
 def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
-    """Scratch of cuDNN attention's backward: a workspace in which its frontend sums up dQ.
+    """Scratch of cuDNN attention's backward: a workspace in which dQ is summed in float32.
 
     See cudnn/MHA.cpp, `run_cudnn_SDP_bprop`.
     """
@@ -278,9 +286,9 @@ def _layer_norm_backward(
     weight: Tensor | None,
     *rest: Any,
 ) -> Recipe:
-    """Scratch of layer norm's backward: contiguous input and gradient, and tiles for many rows.
+    """Scratch of layer norm's backward: contiguous copies of input and gradient, and tiles of partial sums.
 
-    See cuda/layer_norm_kernel.cu; the copy of the input comes first.
+    See cuda/layer_norm_kernel.cu; the input is copied first.
     """
     num_normalized = len(normalized_shape)
     rows, width = input.shape[: input.dim() - num_normalized], 1
@@ -300,7 +308,7 @@ def _layer_norm_backward(
 
 
 def _first_contiguous(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """Scratch of kernels for dense rows, such as softmax: a contiguous copy of the input.
+    """Scratch of operators such as softmax, whose kernels need dense rows: a contiguous copy of the input.
 
     See cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …
     """
@@ -331,8 +339,8 @@ def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
 def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
     """Scratch of batch norm's backward: the gradient copied to the input's layout (cudnn/BatchNorm.cpp).
 
-    Normalization.cpp, `_select_batch_norm_backend`: rows of numbers go to native kernels, which
-    take any strides, as bfloat16 did before 2.7.
+    2-D inputs have no scratch: they go to native kernels, which read any strides
+    (`_select_batch_norm_backend` of Normalization.cpp). So did bfloat16 before PyTorch 2.7.
     """
     if input.dim() < 3:
         return Recipe()
@@ -374,9 +382,9 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """Buffer of a reduction over outer dimensions that several blocks share; half precision sums in float32.
+    """Buffer of a reduction over outer dimensions that several thread blocks share; empty if not needed.
 
-    `replay.curve.scratch.reductions` says how large it is.
+    Half precision is summed in float32. `replay.curve.scratch.reductions` computes the size.
     """
     if not tensor.dim():
         return ()
@@ -388,7 +396,7 @@ def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
         return ()
     width, first = 1, kept[0][1]
     for size, stride in kept:
-        width *= size if stride == width * first else 1  # as one dimension, where they are dense
+        width *= size if stride == width * first else 1  # dense dimensions count as one
     num_outputs = math.prod(size for size, _ in kept)
     dimensions = (tensor.numel() // max(num_outputs, 1), num_outputs, width if first == 1 else 1)
     is_wide = tensor.is_complex() or tensor.dtype == torch.float64 or not tensor.is_floating_point()
@@ -410,7 +418,7 @@ def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_r
         return _request("embedding_backward", formula, dimensions, size, **options)
 
     positions = [request("embedding_indices", *indices.shape) for _ in range(2)]
-    # The positions to sort, and CUB's second pair of buffers to sort in.
+    # The positions to sort, and the second pair of buffers that CUB needs to sort.
     sorting = [request("embedding_indices", *indices.shape, lifetime=Lifetime.STAGE) for _ in range(3)]
     segments = [request("embedding_segments", num_weights, *indices.shape) for _ in range(3)]
     partial_sums = request(
@@ -422,7 +430,7 @@ def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_r
 def _sort(tensor: Tensor, dim: int = -1, *_rest: Any) -> Recipe:
     """Scratch of a sort along the last dimension (cuda/Sort.cpp, `sort_cuda_kernel`).
 
-    Copies for other dimensions are left out.
+    For other dimensions nothing is predicted.
     """
     if not tensor.dim() or dim % tensor.dim() != tensor.dim() - 1:
         return Recipe()
@@ -438,8 +446,8 @@ def _index_put(
 ) -> Recipe:
     """Scratch of `index_put`, if it accumulates (cuda/Indexing.cu, `index_put_with_sort_kernel`).
 
-    One linear index, its sorted copy, the positions and their sorted copy; CUB sorts in buffers of
-    its own for both.
+    The scratch is a linear index, its sorted copy, the positions and their sorted copy; CUB sorts both
+    in further buffers.
     """
     if not accumulate:
         return Recipe()

@@ -12,12 +12,12 @@ from autofit_workers.workload.workload import Optimizers, tensors_of
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yields the gradients of `parameters`, except where there is none."""
+    """Yields the gradients of those `parameters` that have one."""
     return (p.grad for p in parameters if p.grad is not None)
 
 
 def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
-    """Yields the tensors of the optimizer state."""
+    """Yields the tensors in the state of the optimizers."""
     for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
         for value in state.values():
             yield from _held_by(value)
@@ -31,7 +31,7 @@ def _held_by(value: object) -> Iterator[torch.Tensor]:
 
 
 def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields module path, name and tensor for all tensors that model and optimizers hold."""
+    """Yields module path, name and tensor of buffers, parameters, gradients and optimizer states."""
     for name, buffer in model.named_buffers():
         yield name.rpartition(".")[0], name, buffer
     for name, parameter in model.named_parameters():

@@ -1,7 +1,7 @@
 """Records which operator allocated each storage, and when the storage was freed.
 
-The recorder sees every operator below autograd. A storage that it has not met is an allocation;
-a weak reference to it tells the moment of its free.
+The recorder is called after every operator, below autograd. A storage that it sees for the first time is an
+allocation; a weak reference to the storage reports when the storage is freed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from autofit_workers.tracing.recording.names import name_of, name_of_type
 from autofit_workers.tracing.recording.streams.order import StreamOrder
 from autofit_workers.tracing.recording.work_log import WorkLog
 
-# From then on cuBLAS gets its workspace anew for every product.
+# Since PyTorch 2.15 each matrix product allocates cuBLAS's workspace; before, a handle kept it for good.
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ _NOTHING_BESIDE = hidden.Recipe()
 
 @dataclass(slots=True)
 class Origin:
-    """Module, source line and stack that an operator was called from."""
+    """Place that an operator was called from: module, source line (`file:line:function`) and call stack."""
 
     module: str = ""
     source: str = ""
@@ -54,23 +54,36 @@ class Origin:
 
 @dataclass(slots=True)
 class _PendingSum:
-    """Sum of gradients that autograd may compute in place; see `Recorder._sum_of_gradients`."""
+    """Sum of two gradients, not recorded yet as autograd may compute it in place.
+
+    See `Recorder._sum_of_gradients`.
+
+    Attributes:
+        target: number of the older gradient's allocation, in which the sum may be computed.
+        output: storage of the sum.
+        allocation: what to record if the sum is not computed in place.
+        call: number of the addition in the call log; None without a log.
+    """
 
     target: int
     output: torch.UntypedStorage
     allocation: Allocation
-    call: int | None = None  # its number in the log
+    call: int | None = None
 
 
 class Recorder:
     """Recorder of allocations, frees and calls on a fake GPU; pass `observe` to `FakeGpuMode`.
 
     Args:
-        log: collects the operators that ran; with one, allocations bear the stacks that led to them.
+        log: collects the operators that ran; if given, each allocation also has its call stack.
 
     Attributes:
-        work: collects what the operators had to do.
-        card: number of the recorded device among several.
+        allocations: all allocations so far; an allocation's number is its index in this list.
+        marks: starts of the phases, such as forward and backward.
+        category: category of new allocations, such as activation or gradient.
+        work: log of the tensors that each operator reads and writes, from which its time is predicted.
+        order: waits among CUDA streams, and of the host for them.
+        card: index of the GPU whose memory is recorded; tensors on other GPUs are ignored.
     """
 
     _device_type = "cuda"
@@ -88,12 +101,12 @@ class Recorder:
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._origins: dict[int, Origin] = {}  # autograd sequence number -> forward origin
         self._modules: list[str] = []
-        self._node: int | None = None  # sequence number of the node that backward is at …
-        self._node_start = 0  # … and of the first allocation since
+        self._node: int | None = None  # sequence number of the autograd node that backward runs
+        self._node_start = 0  # number of the first allocation since that node began
         self._pending: _PendingSum | None = None
         self._in_backward = False
         self.order = StreamOrder(lambda: len(self._events))
-        self._threads_with_handle: set[bool] = set()  # whether it is the thread that runs backward
+        self._threads_with_handle: set[bool] = set()  # True: the thread of backward
         self._closed = False
 
     @property
@@ -134,11 +147,12 @@ class Recorder:
         self._closed = True
 
     def events(self) -> tuple[int, ...]:
-        """Allocations and frees so far; frees in a row are in the order of their allocations.
+        """Allocations and frees so far: `n` allocates allocation number `n`, and `~n` frees it.
 
-        Autocast's cache is a table by address and frees its copies in another order every time;
-        the free blocks that are left do not depend on it. A convolution's workspace stays the first: what
-        it gives back at its end (`Choice.found`) leaves out the operands, which are freed after it.
+        Successive frees are sorted by number, so that equal steps give equal events: autocast's cache is
+        keyed by address and frees its copies in a different order each time. The free blocks that result
+        do not depend on that order. A convolution's workspace is freed before the other allocations, as
+        its operands are still alive when the convolution ends.
         """
         ordered: list[int] = []
         bounds = [0, *(mark.position for mark in self.marks), len(self._events)]
@@ -148,16 +162,16 @@ class Recorder:
         return tuple(ordered)
 
     def _place(self, event: int) -> tuple[bool, int]:
-        """Sort key of an event within a run of allocations, or a run of frees.
+        """Sort key of an event among successive allocations, or among successive frees.
 
-        Among frees there is one of a convolution's workspace at most, since it follows its allocation.
+        A convolution's workspace is freed right after its allocation, so it comes first among frees.
         """
         number = max(event, ~event)
         return event < 0 and self.allocations[number].convolution is None, number
 
     def allocation_of(self, tensor: torch.Tensor) -> int | None:
         """Number of the allocation that holds a tensor; None for a tensor on another device."""
-        tensor = getattr(tensor, "_local_tensor", tensor)  # what a rank has of a distributed one
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a `DTensor`'s shard on this rank
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
     def _lies_in(self, values: Any) -> tuple[int, ...]:
@@ -167,9 +181,12 @@ class Recorder:
         return tuple(dict.fromkeys(number for number in numbers if number is not None))
 
     def name(self, owned: Iterable[tuple[str, str, torch.Tensor]]) -> None:
-        """Gives allocations the module and name of the tensors that they hold.
+        """Gives allocations the module path and name of the tensors that they hold.
 
-        The first name stays: a tensor that modules share has several.
+        If several modules share a tensor, its allocation keeps the first name.
+
+        Args:
+            owned: module path, name and tensor, as `owners.owned` yields them.
         """
         for module, name, tensor in owned:
             index = self.allocation_of(tensor)
@@ -178,7 +195,7 @@ class Recorder:
                 self.allocations[index] = dataclasses.replace(allocation, module=module, name=name)
 
     def note_use(self, tensor: torch.Tensor, stream: int) -> None:
-        """Notes that a stream uses a tensor's memory: `Tensor.record_stream`."""
+        """Records that a stream, given by its number, uses a tensor's memory (`Tensor.record_stream`)."""
         index = self.allocation_of(tensor)
         if index is None or self._closed:
             return
@@ -189,14 +206,17 @@ class Recorder:
             )
 
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
-        """Sets the category of the allocations that hold `tensors`, once it is known."""
+        """Changes the category of the allocations that hold `tensors`, for example to gradient."""
         for tensor in tensors:
             index = self.allocation_of(tensor)
             if index is not None:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
     def observe(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Records one operator; the fake device's mode calls it after each."""
+        """Records the allocations and the work of an operator that has just run.
+
+        The fake device's dispatch mode calls this after every operator.
+        """
         if self._closed:
             return
         self._settle_pending()
@@ -213,7 +233,7 @@ class Recorder:
         position, inputs = len(self._events), self._lies_in((args, kwargs))
         self._observe(func, args, kwargs, result, operator, origin)
         if not inputs and len(self._events) == position:
-            return  # on another device
+            return  # the operator ran on another device
         outputs = self._lies_in(result)
         call = Call(
             position=position,
@@ -229,12 +249,12 @@ class Recorder:
         self._log.add(call, sys._getframe(1))
 
     def note_work(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Notes the work of an operator whose allocations `observe` has recorded already."""
+        """Records the work of an operator whose allocations `observe` has already recorded."""
         if not self._closed:
             self.work.add(func, args, kwargs, result, self._module(), len(self._events))
 
     def exchanged(self, work: Work, *, name_of_group: str, handle: object) -> None:
-        """Notes a collective that is simulated without an operator; see `WorkLog.exchange`."""
+        """Records the work of a collective that is simulated without an operator; see `WorkLog.exchange`."""
         if not self._closed:
             self.work.exchange(
                 work, self._module(), len(self._events), name_of_group=name_of_group, handle=handle
@@ -243,7 +263,7 @@ class Recorder:
     def _takes_nothing(self, func: OpOverload, result: Any) -> bool:
         """Whether an operator allocated nothing: it returned a view or an argument, and needs no scratch."""
         if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
-            return False  # what is sparse has no storage
+            return False  # a sparse tensor has no storage of its own
         if hidden.has_recipe(func):
             return False
         storage = result.untyped_storage()
@@ -275,7 +295,7 @@ class Recorder:
         operator: str,
         origin: Origin,
     ) -> None:
-        """Records the memory that an operator's call takes: outputs and scratch."""
+        """Records the memory that an operator's call allocates: outputs, workspaces and scratch."""
         scratch = hidden.recipe(func, args, kwargs)
         if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
             scratch = _NOTHING_BESIDE
@@ -297,7 +317,7 @@ class Recorder:
         self._give_back(held)
 
     def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
-        """Allocates scratch memory; returns numbers of the allocations to free after the operator."""
+        """Records allocations of scratch memory; returns numbers of those to free after the operator."""
         if not stages:
             return []
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
@@ -317,12 +337,12 @@ class Recorder:
         return held[hidden.Lifetime.OPERATOR]
 
     def _is_ours(self, value: object) -> bool:
-        """Whether `value` is a dense tensor on the device that is recorded."""
+        """Whether `value` is a strided fake tensor on the recorded device."""
         return (
             isinstance(value, FakeTensor)
             and value.fake_device.type == self._device_type
             and (value.fake_device.index or 0) == self.card
-            and value.layout is torch.strided  # a sparse one is made of such
+            and value.layout is torch.strided  # a sparse tensor consists of strided ones
         )
 
     def _give_back(self, indices: Iterable[int]) -> None:
@@ -331,7 +351,7 @@ class Recorder:
     def _take_for_library(
         self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
-        """Records memory that a library asked for through `library_memory`."""
+        """Records memory that a library, such as cuDNN, allocates inside an operator (`library_memory`)."""
         low, _, high = span_bytes
         if self._allocate(tensor, operator, origin, may_be_more=high > 0):
             self.allocations[-1] = dataclasses.replace(
@@ -349,7 +369,7 @@ class Recorder:
         if index is not None:
             if self.allocations[index].num_bytes == storage.nbytes():
                 return False
-            self._freed(key)  # resized in place
+            self._freed(key)  # the storage was resized in place
         if not storage.nbytes() and not may_be_more:
             return False
         self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
@@ -401,12 +421,12 @@ class Recorder:
         self._events.append(~index)
 
     def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: Origin) -> bool:
-        """Whether an addition sums gradients for autograd, which on plain tensors may be in place.
+        """Whether an addition is autograd's sum of two gradients, which a GPU may compute in place.
 
-        `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
-        holds the last reference to it (a view's base is another), but never into a tensor subclass,
-        as a fake tensor is. So the sum is recorded only once it is known whether the older
-        gradient dies of it.
+        `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient if it holds
+        the last reference to it, but never if the gradient is a tensor subclass, as fake tensors are.
+        So the sum is kept pending: if the older gradient is freed next, the sum takes over its memory,
+        else the sum is recorded as an allocation.
         """
         node = current_node() if self._in_backward else None
         if node is None or not called_by_the_engine(sys._getframe(2)):
@@ -416,7 +436,7 @@ class Recorder:
         if index is None or older._is_view() or extent(older) != older.numel():
             return False
         if index >= self._node_start and not _gives_two_gradients_to_one_input(node):
-            return False  # the node's own formula adds two of its temporaries
+            return False  # the node's own formula adds two temporaries of its own
         self._pending = _PendingSum(
             index, result.untyped_storage(), _allocation(result, self.category, operator, origin)
         )
@@ -431,16 +451,16 @@ class Recorder:
         self._give_memory(pending, self._append(pending.allocation))
 
     def _give_memory(self, pending: _PendingSum, index: int) -> None:
-        """Sets the allocation that holds a gradient sum, once it is known."""
+        """Makes allocation number `index` the one that holds a pending sum of gradients."""
         self._ids[pending.output._cdata] = index
         self._watch(pending.output)
         if self._log is not None and pending.call is not None:
             self._log.settle(pending.call, index)
 
     def _origin(self, frame: FrameType) -> Origin:
-        """Origin of the operator that `frame` dispatches; in backward, of its forward operator."""
+        """Origin of the operator called from `frame`; in backward, origin of the node's forward operator."""
         node = self._node_of_backward()
-        if node is not None and not self._modules:  # else a checkpointed module is running again
+        if node is not None and not self._modules:  # with modules, backward recomputes one
             return self._origins.get(node + 1, Origin())
         origin = self._here(frame)
         # A node takes its sequence number just before its operator runs.
@@ -448,7 +468,7 @@ class Recorder:
         return origin
 
     def _note_origin(self, frame: FrameType) -> None:
-        """Keeps the origin of an operator for its node in backward."""
+        """Stores the origin of a forward operator, which its autograd node has in backward."""
         node = self._node_of_backward()
         if node is not None and not self._modules:
             return
@@ -479,7 +499,10 @@ class Recorder:
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
-        """Context whose operators are recorded under `module`, a wrapper outside the model."""
+        """Context in which operators are recorded under the module name `module`.
+
+        For wrappers such as `DistributedDataParallel`, which are not submodules of the model.
+        """
         self._modules.append(module)
         try:
             yield
@@ -488,10 +511,10 @@ class Recorder:
 
     @contextmanager
     def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """Context that tracks which module runs, and when the engine runs backward.
+        """Context that tracks which module runs, and when the autograd engine runs backward.
 
-        All of this process is followed. Modules have the names that they have in `model`; without one, in
-        the module that is called first.
+        Every module that this process calls is tracked. Modules are named by their path in `model`; if
+        `model` is None, by their path in the outermost module called.
         """
         names = {} if model is None else _module_names(model)
 
@@ -529,9 +552,9 @@ class Recorder:
 
 
 class _ObservedEngine:
-    """Wrapper of the autograd engine that reports when backward runs.
+    """Wrapper of the autograd engine that enters a context, `running`, whenever backward runs.
 
-    Both for `Tensor.backward` and for direct callers, such as Megatron-LM.
+    It sees `Tensor.backward` and direct calls of the engine, such as Megatron-LM's.
     """
 
     def __init__(self, engine: Any, running: Callable[[], AbstractContextManager[None]]) -> None:

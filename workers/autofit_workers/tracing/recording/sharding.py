@@ -1,6 +1,6 @@
 """Categories for memory that sharding libraries allocate, such as gathered whole parameters.
 
-No part of the step is repeated here: PyTorch's own code runs, with a category for what it allocates.
+The code of PyTorch or the library itself runs; only the category of its allocations is set.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 @contextmanager
 def followed(recorder: Recorder, kinds: Iterable[Followed]) -> Iterator[None]:
-    """Context that sets the category of memory that the methods in `kinds` allocate.
+    """Context that sets the category of the memory that some methods of libraries allocate.
 
-    For DDP it sets the module too.
+    Allocations of `DistributedDataParallel` are also recorded under its name as their module.
 
     Args:
-        kinds: as `Strategy.followed` has them.
+        kinds: by class, its methods with their category, as `Strategy.followed` returns them.
     """
     with ExitStack() as kept:
         for methods in kinds:

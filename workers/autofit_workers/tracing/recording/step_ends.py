@@ -1,4 +1,4 @@
-"""Ends of a run's steps, and whether more steps are needed to see what memory grows."""
+"""Records where steps end, and decides whether more are needed to see if memory grows between steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 
 class StepEnds:
-    """Records where each step ends, as a number of events.
+    """Records where each step ends, as the number of allocations and frees before it.
 
     Args:
-        grown: is told the source lines of the allocations that grow, whenever that is looked at.
+        grown: called with the source lines of allocations that grow from step to step, if there are any.
 
     Attributes:
-        positions: the number of events before the end of each step.
+        positions: number of events before the end of each step.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class StepEnds:
         self.positions: list[int] = []
 
     def add(self) -> None:
-        """Notes that a step has ended."""
+        """Records that a step ends now."""
         self.positions.append(self._recorder.position)
 
     def want_more(self) -> bool:
-        """Whether more steps are needed to tell if memory alive after steps grows."""
+        """Whether more steps are needed to tell if the memory alive after each step grows."""
         if len(self.positions) >= self._num_that_tell:
             recorder = self._recorder
             live = LiveAfterSteps(recorder.allocations, recorder.events(), self.positions)

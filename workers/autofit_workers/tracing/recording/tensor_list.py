@@ -1,7 +1,7 @@
 """Lists the tensors of one forward pass, including views, and its layers.
 
-The recorder knows storages, which is all that memory consists of; a list of tensors, as a debugger or
-a graph shows it, counts a storage once for every shape that it is seen in.
+The recorder only knows storages, whose sizes add up to the memory. The list here, as shown by a debugger or a
+graph of the model, has several tensors for a storage that is seen in several shapes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from autofit_workers.workload.workload import tensors_of
 
 
 class TensorList:
-    """List of a pass's tensors; give its `observe` to the fake device instead of the recorder's.
+    """List of the tensors of one forward pass; pass its `observe` to the fake device, not the recorder's.
 
     Args:
-        recorder: knows which storage a tensor lies in.
+        recorder: recorder to which operators are passed on, and which knows a tensor's storage.
 
     Attributes:
-        listed: parameters, buffers, the batch, and what operators returned while the model ran.
-        layers: what the model's modules returned, in the order in which they ended.
+        listed: parameters, buffers, tensors of the batch, and outputs of operators in the model.
+        layers: calls of the model's modules with shapes of inputs and outputs, in the order of their ends.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -41,7 +41,7 @@ class TensorList:
         self._num_calls: collections.Counter[str] = collections.Counter()
 
     def observe(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Passes an operator on to the recorder, and lists the tensors that it returned."""
+        """Passes an operator on to the recorder, and lists its output tensors if the model is running."""
         self._recorder.observe(func, args, kwargs, result)
         if not self._running or returns_its_first_argument(func):
             return
@@ -54,7 +54,7 @@ class TensorList:
 
     @contextmanager
     def of_pass(self, model: torch.nn.Module, batch: Any) -> Iterator[None]:
-        """Context that lists parameters, buffers, batch, and outputs of operators in the model."""
+        """Context of one forward pass that fills the list, and marks the end of forward in the trace."""
         for name, parameter in model.named_parameters():
             self._list(name, Role.PARAMETER, parameter)
         for name, buffer in model.named_buffers():
@@ -102,7 +102,7 @@ class TensorList:
         )
 
     def _tensors(self, value: object) -> list[torch.Tensor]:
-        """Tensors in `value` that are on the device; nested values are searched as by `check_batch`."""
+        """Tensors in a nested value, such as dicts and lists, that are on the recorded device."""
         return [tensor for tensor in tensors_of(value) if self._recorder.allocation_of(tensor) is not None]
 
     def _storage(self, tensor: torch.Tensor) -> int:
@@ -111,7 +111,7 @@ class TensorList:
         return number
 
     def _named(self, name: str) -> str:
-        """`name`, with a number appended from its second call on."""
+        """Unique name: `name`, with a number appended from its second use on."""
         number = self._num_calls[name]
         self._num_calls[name] += 1
         return f"{name}_{number}" if number else name

@@ -1,4 +1,7 @@
-"""Log of each operator's work: the tensors that it reads and writes, and their layouts."""
+"""Log of each operator's work: shapes, dtypes and layouts of the tensors that it reads and writes.
+
+From this work the time of a step on a card is predicted.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from autofit_workers.tracing.recording.names import name_of, name_of_type
 from autofit_workers.tracing.recording.streams.call_order import CallOrder
 
 aten = torch.ops.aten
-# They return memory that nothing is written to.
+# Operators that launch no kernel: they return uninitialized memory or a view.
 _WITHOUT_WORK = frozenset(
     {
         aten.empty.memory_format,
@@ -47,18 +50,19 @@ _WITHOUT_WORK = frozenset(
     }
 )
 _TRANSFER = ("transfer",)
-_FIRST_OF_GROUPS = 1024  # streams that process groups have of their own are numbered from here on
+_FIRST_OF_GROUPS = 1024  # number of the first stream that a process group owns
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outermost first
+_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # order of dimensions in memory, by their number
 
 
 class _UnderWay(NamedTuple):
-    """Collective in flight on its process group's own stream.
+    """Collective in flight on the stream that its process group owns.
 
     Attributes:
-        number: the number of its call.
-        handle: the `Work` that its caller has.
-        storages: addresses of its results' storages.
+        stream: number of that stream.
+        number: index of the collective in `WorkLog.calls`.
+        handle: the `torch.distributed.Work` that the caller waits for, or another object in its place.
+        storages: addresses of the storages of its results.
     """
 
     stream: int
@@ -68,15 +72,15 @@ class _UnderWay(NamedTuple):
 
 
 class WorkLog:
-    """Log of the work of a step's operators on a device.
+    """Log of the work of operators on one type of device.
 
     Args:
-        device_type: type of the device whose tensors count.
+        device_type: type of the device, `cuda` or `cpu`; tensors on others are ignored.
 
     Attributes:
-        calls: the calls so far, of all steps in which the log was not paused.
-        order: order of the calls among streams.
-        is_paused: whether calls are left out, as those of steps before the last one may be.
+        calls: the calls so far, except those made while the log was paused.
+        order: works out which calls of other streams each call waits for.
+        is_paused: whether calls are not logged, for example those of steps before the last.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -86,11 +90,11 @@ class WorkLog:
         self._device_type = device_type
         self._num_views = 0
         self._streams_of_groups: dict[str, int] = {}
-        self._under_way: list[_UnderWay] = []  # collectives on streams of their own that nobody waited for
+        self._under_way: list[_UnderWay] = []  # collectives that no stream has waited for yet
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context whose calls are not logged."""
+        """Context in which calls are not logged."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -106,7 +110,12 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
-        """Logs the work of an operator's call."""
+        """Logs the work of an operator's call.
+
+        Args:
+            module: path of the module that called the operator.
+            position: number of allocations and frees recorded before the call.
+        """
         if self.is_paused:
             return
         if func in _WITHOUT_WORK or getattr(func, "is_view", False):
@@ -177,9 +186,9 @@ class WorkLog:
         """Logs a collective, on the current stream or on its process group's own.
 
         Args:
-            name_of_group: the group on whose own stream it runs; None where it runs on the current one.
-            handle: object by which `wait_for` knows it.
-            results: tensors that `wait_tensor` may be given.
+            name_of_group: process group on whose own stream the collective runs; None for the current stream.
+            handle: object that identifies the collective in `wait_for`.
+            results: output tensors, of which the program may pass one to `wait_tensor`.
         """
         if self.is_paused or not (work.inputs or work.outputs):
             return
@@ -196,7 +205,7 @@ class WorkLog:
         self._under_way.append(_UnderWay(own, len(self.calls) - 1, handle, storages))
 
     def wait_for(self, stream: int, handle: object) -> None:
-        """Makes a stream wait for the collective whose handle is `handle`."""
+        """Makes stream number `stream` wait for the collective that was logged with `handle`."""
         self._wait_for(stream, [each for each in self._under_way if each.handle is handle])
 
     def wait_for_collectives(self) -> None:
@@ -246,7 +255,7 @@ def operand(tensor: torch.Tensor) -> Operand:
     return _operand(tensor.shape, tensor.stride(), tensor.dtype)
 
 
-@functools.lru_cache(maxsize=2**16)  # most operators of a step have operands that others had
+@functools.lru_cache(maxsize=2**16)  # most operands of a step are equal to earlier ones
 def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Operand:
     repeated = tuple(
         place
@@ -269,7 +278,7 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements are dense in memory, with the dimensions in `order`, outermost first."""
+    """Whether a tensor's elements are dense in memory with its dimensions in `order`, outermost first."""
     expected = 1
     for place in reversed(order):
         if shape[place] != 1:
@@ -280,13 +289,13 @@ def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> b
 
 
 def _writes_first(func: OpOverload) -> bool:
-    """Whether an operator writes its first argument, as in-place operators on lists of tensors do."""
+    """Whether an operator writes its first argument in place."""
     arguments = _arguments(func)
     return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
 
 
 def _is_transfer(func: OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> bool:
-    """Whether an operator copies between the device and another; `copy_` has its target as an input."""
+    """Whether an operator copies between the logged device and another one."""
     if func is aten.copy_.default:
         return len(inputs) == 1
     return func is aten._to_copy.default and not (inputs and outputs)
@@ -310,7 +319,7 @@ def _always(func: OpOverload) -> tuple[str, ...]:
     return ("pointwise",) if torch.Tag.pointwise in getattr(func, "tags", ()) else ()
 
 
-_FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
+_FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # flag by argument name
 
 
 def _arguments(func: OpOverload) -> Sequence[Any]:

@@ -1,1 +1,1 @@
-"""Traces an unmodified training script on a fake GPU."""
+"""Traces an unmodified training script on a fake GPU; tracer.py runs it."""

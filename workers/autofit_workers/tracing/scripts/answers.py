@@ -1,8 +1,8 @@
-"""Makes `torch.cuda`, `torch.accelerator` and the like answer a script as a large, unused GPU would.
+"""Makes `torch.cuda` and `torch.accelerator` answer a script as a large GPU without allocations would.
 
-`fake_gpu` answers what models ask; a script asks more: the card's name and memory, the allocator's
-statistics, streams, random states. None of these is known, so every answer is that of a large card
-on which nothing has happened yet.
+`fake_gpu` answers the calls that models make. Scripts also ask for the card's name and memory, the
+allocator's statistics, and random states. These are not known in a prediction, so the answers are those of an
+80 GiB card that nothing has used yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autofit_workers.tracing.recording.call_sites import is_users
 from autofit_workers.tracing.scripts.devices import ScriptDevices
 
 _TOTAL_BYTES = 80 * 1024**3
-_NCCL = (2, 27, 3)  # that is younger than those that scripts ask for, as 2.10 for bfloat16
+_NCCL = (2, 27, 3)  # newer than any version scripts require, such as 2.10 for bfloat16
 
 _ZEROS = (
     "memory_allocated",
@@ -53,13 +53,13 @@ _NOTHING = (
 
 
 def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
-    """Replaces functions of `torch.cuda` and its like for a script, in this process for good.
+    """Replaces functions of `torch.cuda` and `torch.accelerator` for a script, in this process for good.
 
     Args:
         architecture: architecture of the card, such as `sm_80`.
-        ranks: there is a GPU for each rank on a machine.
-        devices: know which of these GPUs may be asked for.
-        note: takes a sentence for the reader of the answer.
+        ranks: ranks of the script; the machine seems to have a GPU for each local rank.
+        devices: ends the script if it selects a GPU that is not its rank's.
+        note: takes notes for the user, a sentence each.
     """
     properties = card_properties(architecture, _TOTAL_BYTES)
 
@@ -69,7 +69,7 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
         devices.require_own(index)
 
     cuda: Any = torch.cuda
-    # Each a function of its own: the compiler keeps rules by function, and refuses one that has two names.
+    # A separate function for each name: `torch.compile` refuses a function under two names.
     for each in _ZEROS:
         setattr(cuda, each, _answering(lambda: 0))
     for each in _NOTHING:
@@ -90,7 +90,7 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
     for module in (cuda, cuda.random):
         module.get_rng_state = _answering(torch.get_rng_state)
         module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
-    for other in (torch.xpu, torch.mtia):  # `torch.manual_seed` tells them too, and they keep every call
+    for other in (torch.xpu, torch.mtia):  # `torch.manual_seed` calls them, and they queue every call
         for each in ("manual_seed", "manual_seed_all"):
             if hasattr(other, each):
                 setattr(other, each, _answering(lambda: None))
@@ -103,7 +103,7 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
 
 def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[..., None]) -> None:
     accelerator: Any = torch.accelerator
-    kind = torch.device("cuda")  # without a number, which it has wherever a script names it
+    kind = torch.device("cuda")  # no index, as PyTorch's own answer
     for current in CURRENT_ACCELERATOR:
         current.replace(_answering(lambda: kind))
     accelerator.current_accelerator = _answering(lambda: kind)
@@ -122,7 +122,7 @@ def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[...,
 
 
 def _run_eagerly(note: Callable[[str], None]) -> None:
-    """Makes `torch.compile` leave the model eager, with a note: a compiled step is not predicted."""
+    """Makes a script's `torch.compile` leave models eager, with a note that compiled steps may differ."""
     said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
     compiled: Any = torch.compile
 
@@ -140,7 +140,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
         return dynamo.not_compiled(model)
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Function that gives the note on `torch.compile` once it is called."""
+        """Wrapper of `function` that adds the note on `torch.compile` when called."""
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -160,7 +160,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
 
 
 def _load_without_gpu() -> None:
-    """Makes `torch.load(…, map_location="cuda")` load on the CPU, then move tensors to the fake GPU."""
+    """Makes `torch.load(…, map_location="cuda")` load on the CPU and then move tensors to the fake GPU."""
     package: Any = torch
     load = torch.load
 
@@ -175,7 +175,7 @@ def _load_without_gpu() -> None:
 
 
 def _keep_scale() -> None:
-    """Makes a gradient scaler report its initial scale, which so few steps leave unchanged."""
+    """Makes `GradScaler.get_scale` return the initial scale, which the few traced steps would not change."""
     scaler: Any = torch.amp.GradScaler
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
 

@@ -13,12 +13,12 @@ from autofit_workers.tracing.fake.devices import GPU, NamedDevices
 
 
 class ScriptDevices(NamedDevices):
-    """Function mode that names a script's GPU `cuda:0`, and ends a script that asks for another.
+    """Function mode that maps the GPU of a script's rank to `cuda:0`, and ends a script that uses another.
 
     Args:
         name: name of the script.
-        ranks: each has the GPU of its number on its machine.
-        refuse: ends the script for a reason.
+        ranks: ranks of the script, each of which has the GPU with its local rank as index.
+        refuse: ends the script with an error.
     """
 
     def __init__(self, name: str, ranks: Ranks, refuse: Callable[[Exception], NoReturn]) -> None:
@@ -39,7 +39,7 @@ class ScriptDevices(NamedDevices):
         return chosen
 
     def require_own(self, index: int | None) -> None:
-        """Ends the script if GPU `index` is not its rank's own."""
+        """Ends the script if GPU `index` is neither 0, the default (None), nor its rank's own."""
         ranks = self._ranks
         if not index or index == ranks.local_rank:
             return

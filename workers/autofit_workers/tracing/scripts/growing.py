@@ -1,19 +1,20 @@
-"""Skips most passes of text generation, whose memory grows regularly with the cache.
+"""Skips most forward passes of text generation in a script, whose memory grows regularly with the cache.
 
     pass      attention mask   keys of a layer, before → after
-    1         8 × 65           8 × 4 × 64 × 32 → 8 × 4 × 65 × 32        whole
-    2         8 × 66           8 × 4 × 65 × 32 → 8 × 4 × 66 × 32        whole
-    3         8 × 67           8 × 4 × 66 × 32 → 8 × 4 × 67 × 32        whole: it grows as it did
-    4 … 15                                                              what lasts is grown, nothing else
-    19                                                                  whole, with what it takes meanwhile
-    35, 51 … 131, 149 … 827, 944                                        whole: after an eighth of all before
+    1         8 × 65           8 × 4 × 64 × 32 → 8 × 4 × 65 × 32        run
+    2         8 × 66           8 × 4 × 65 × 32 → 8 × 4 × 66 × 32        run
+    3         8 × 67           8 × 4 × 66 × 32 → 8 × 4 × 67 × 32        run: grew by the same as before
+    4 … 15                                                              skipped: only cache and outputs grow
+    19                                                                  run, to record its temporaries
+    35, 51 … 131, 149 … 827, 944                                        run, when an eighth of all was skipped
 
-A whole pass takes memory beside the cache that grows with the cache: at the end of a text at most a ninth of
-that growth is not seen. Of later texts as many passes as of the longest before are known to come: whole are
-the first three, those after as many as all before, and the last one that was whole in the longest text.
+A pass that is run also allocates temporaries, which grow with the cache. Of that growth at most a ninth is
+not recorded at the end of a text. In later texts, up to the length of the longest earlier one, the passes
+that are run are the first three, then each pass that doubles the number of the last one run, and the last
+pass that was run in the longest text.
 
-All numbers that describe what a model is given, what it keeps in that and what it returns have to grow by
-the same each time. The cache is any object that a model is given beside tensors, of whatever class.
+A pass is skipped only if all numbers in the model's inputs, cache and outputs, such as sizes, have grown by
+the same amounts from pass to pass. The cache is any object, of whatever class, that the model is called with.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from torch import Tensor
 
 from autofit_workers.pytorch.pytree import tree_flatten, tree_unflatten
 
-_NUM_SHOWN = 3  # passes of which two have grown by the same
-_WHOLE_EVERY = 16  # passes at least
-_WHOLE_WITHIN = 8  # of which one goes by unseen
+_NUM_SHOWN = 3  # passes needed to see that sizes grew twice by the same amounts
+_WHOLE_EVERY = 16  # least number of passes from one that is run to the next
+_WHOLE_WITHIN = 8  # at most this fraction of all passes so far, 1/8, is skipped in a row
 _PLAIN = (bool, float, str, bytes, type(None), torch.dtype, torch.device, type)
-_MOST_DEPTH = 4  # of objects in what a model is given
+_MOST_DEPTH = 4  # of objects nested in a model's inputs
 
 
 @dataclass(slots=True)
 class _Place:
-    """Attribute, key or index in an object at which a tensor or a number is stored."""
+    """Attribute, key or index of an object at which a tensor or an integer is stored."""
 
     holder: Any
     key: Any
@@ -52,7 +53,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Described:
-    """Description of a pass's values: fixed properties, and the numbers that may grow."""
+    """Description of a pass's values: fixed properties such as dtypes, and numbers that may grow."""
 
     fixed: list[Hashable] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -71,25 +72,34 @@ class _Described:
 
 @dataclass(slots=True)
 class _Pass:
-    """Numbers that describe a pass's inputs, the inputs after it, and its outputs."""
+    """Description of one forward pass by the numbers, such as sizes, in its inputs and outputs.
+
+    Attributes:
+        given: numbers in the inputs before the pass.
+        left: numbers in the input objects, such as the cache, after the pass.
+        returned: numbers in the outputs.
+        fixed: properties of the inputs after the pass and of the outputs that must not change.
+        leaves: stand-ins for the outputs, from which they are made without running the pass.
+        structure: nesting of the outputs.
+    """
 
     given: list[int]
     left: list[int]
     returned: list[int]
-    fixed: tuple[Hashable, ...]  # of what it left and returned
+    fixed: tuple[Hashable, ...]
     leaves: list[Any]
     structure: Any
 
 
 @dataclass(slots=True)
 class _Series:
-    """Passes of one model with inputs of the same types, one after another.
+    """Successive passes of one model with inputs of the same types.
 
     Attributes:
-        passes: the last passes.
-        num_passes: number of passes of this text.
-        last_whole: the last pass of this text that was run whole, by its number.
-        last_of_longest: number of the last whole pass of the longest text before.
+        passes: the last three passes.
+        num_passes: number of passes of the current text so far.
+        last_whole: number of the last pass of the current text that was run and not skipped.
+        last_of_longest: number of the last pass that was run in the longest earlier text.
     """
 
     passes: list[_Pass] = field(default_factory=list)
@@ -98,7 +108,7 @@ class _Series:
     last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
-        """Expected pass for the input numbers `given`; None if it has to be run whole."""
+        """Expected description of the pass with input numbers `given`; None if the pass has to be run."""
         if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
@@ -114,7 +124,7 @@ class _Series:
     def _is_to_be_whole(self, number: int) -> bool:
         unseen = self.num_passes // _WHOLE_WITHIN
         if number <= self.last_of_longest:
-            unseen = self.last_whole  # as many as before it
+            unseen = self.last_whole  # skip as many passes as came before the last one run
         return number == self.last_of_longest or number - self.last_whole >= max(_WHOLE_EVERY, unseen)
 
     def append(self, shown: _Pass, *, is_whole: bool) -> None:
@@ -128,7 +138,7 @@ class _Series:
 
 
 class GrowingPasses:
-    """Runs a model's passes without gradients; of later passes it only makes the results."""
+    """Runs a model's passes without gradients; skips those whose memory grows as in the passes before."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
@@ -140,12 +150,12 @@ class GrowingPasses:
         run: Callable[[], Any],
         passed: Callable[[], None],
     ) -> Any:
-        """Runs a pass, or only grows its cache and outputs, and returns the model's result.
+        """Runs a pass, or skips it and only grows cache and outputs; returns the model's result.
 
         Args:
-            given: the model's arguments.
-            run: calls the model.
-            passed: is told of a pass that is not run whole.
+            given: positional and keyword arguments of the model.
+            run: calls the model with them.
+            passed: called if the pass is skipped.
         """
         leaves, structure = tree_flatten(
             given, is_leaf=lambda value: not isinstance(value, dict | list | tuple)
@@ -185,7 +195,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
-    """Yields where an object, or one nested in it, holds tensors and integers."""
+    """Yields the places at which an object, or one nested in it, holds tensors and integers."""
     held: Any = value if isinstance(value, dict | list) else vars(value)
     for key, each in list(held.items() if isinstance(held, dict) else enumerate(held)):
         if isinstance(each, Tensor) or (isinstance(each, int) and not isinstance(each, bool)):
@@ -195,7 +205,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
 
 
 def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
-    """Description of a pass that was run; None if its outputs cannot be made without running it."""
+    """Description of a pass that was run; None if its outputs have types that cannot be made anew."""
     left, returned = _Described(), _Described()
     for place in (place for each in objects for place in _places(each)):
         left.add(place.value)
@@ -214,14 +224,20 @@ def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Stand-in for an output that is one of the inputs, the one numbered `number`."""
+    """Stand-in for an output that is an input object itself, such as the cache, by its index."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """Stand-in for an output: a tensor or number of some size, or a fixed value."""
+    """Stand-in for an output: a tensor of some shape, an integer, or a fixed value.
+
+    Attributes:
+        num_numbers: how many of the pass's numbers describe it: a tensor's dimensions, or 1 for an integer.
+        dtype, device: those of a tensor; None for other values.
+        value: the value of an output that is no tensor.
+    """
 
     num_numbers: int
     dtype: torch.dtype | None = None
@@ -250,14 +266,14 @@ def _made(shown: _Pass, objects: list[Any]) -> Any:
 
 
 def _fit(places: list[_Place], numbers: list[int]) -> bool:
-    """Whether `numbers` describes as many numbers as the values at `places` have."""
+    """Whether `numbers` has one number for each dimension or integer at `places`."""
     return len(numbers) == sum(
         place.value.dim() if isinstance(place.value, Tensor) else 1 for place in places
     )
 
 
 def _grow(places: list[_Place], numbers: list[int]) -> None:
-    """Replaces the values at `places` that differ from `numbers` by new tensors and numbers."""
+    """Replaces values at `places` by new tensors and integers of the sizes and values in `numbers`."""
     rest = list(numbers)
     for place in places:
         value = place.value
@@ -272,7 +288,7 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
 
 
 def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
-    """Numbers expected to follow `last`; None unless both steps so far grew by the same amounts."""
+    """Numbers expected to follow `last`; None unless the three lists grew by the same amounts twice."""
     if not len(first) == len(second) == len(last):
         return None
     growth = [after - before for before, after in zip(second, last, strict=True)]

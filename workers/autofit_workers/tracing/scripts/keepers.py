@@ -1,8 +1,9 @@
 """Finds the lines of a script that keep memory alive by putting tensors into containers.
 
-They keep a tensor, or one whose autograd graph holds others.
-output = model(batch)          32 MiB are allocated here, and in the model's layers
-outputs.append(output)         and kept here
+A line may keep a tensor, whose autograd graph may keep further ones:
+
+    output = model(batch)          allocates 32 MiB here, and in the model's layers
+    outputs.append(output)         keeps them alive
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from autofit_workers.process.garbage import looked_through
 from autofit_workers.scripts.kept import KeptIn
 from autofit_workers.tracing.recording.recorder import Recorder
 
-_LEAST_HELD = 3  # tensors, from which a container counts
-_MOST_DEPTH = 3  # of containers in a container
-_MOST_NODES = 2_000  # of a graph
+_LEAST_HELD = 3  # least number of tensors in a container that counts
+_MOST_DEPTH = 3  # of nested containers
+_MOST_NODES = 2_000  # most autograd nodes looked at for one tensor
 
 
 def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[str, str]:
-    """Maps each allocating line to the line that keeps most of its memory, if known.
+    """Maps source lines that allocate memory to the line that keeps most of it alive, if known.
 
     Args:
-        kept: knows the lines at which the script's code puts values into containers.
-        sources: the allocating lines, as allocations have them.
+        kept: finds the line at which the script put values into a container.
+        sources: source lines of allocations, as `file:line:function`.
     """
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     with looked_through():
@@ -45,7 +46,7 @@ def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[
 
 
 def _held_by(recorder: Recorder, tensor: Tensor) -> Iterator[int]:
-    """Yields the allocations that a tensor keeps alive: its own, and those that its graph saved."""
+    """Yields numbers of the allocations that a tensor keeps alive: its own and those its graph saved."""
     found = [tensor]
     nodes: list[Any] = [tensor.grad_fn]
     seen = {None}
@@ -66,7 +67,7 @@ def _saved_in(node: Any) -> list[Tensor]:
     names = [name for name in dir(node) if name.startswith("_saved_")] or ["saved_tensors"]
     try:
         values = [getattr(node, name, None) for name in names]
-    except RuntimeError:  # backward has freed them
+    except RuntimeError:  # backward has freed the saved tensors
         return []
     return list(_tensors_in(values))
 

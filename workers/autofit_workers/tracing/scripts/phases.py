@@ -1,10 +1,10 @@
 """Divides a script's run into phases, such as forward, optimizer and checkpoint.
 
-input        the batch, and whatever is in no other phase
-forward, backward, optimizer    those of a step
-evaluation   passes of a model that is trained, in its evaluation mode: without gradients, or after others
-generation   passes without gradients that a function named `generate` makes, and those that follow
-checkpoint   from the first save after a step, or from the `state_dict` that is saved
+input        making the batch, and whatever is in no other phase
+forward, backward, optimizer    the parts of a step
+evaluation   passes in evaluation mode of a model that is trained: without gradients, or after training passes
+generation   passes without gradients within a function named `generate`, and those that follow
+checkpoint   from the first save after a step, or from the call of `state_dict` before it
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class PhaseMarks:
     """Marks the phases of a script's steps in the trace, and categorizes its allocations.
 
     Attributes:
-        trains: whether the script has an optimizer: without one no pass is an evaluation.
-        more_tells: whether more steps than a given number would tell more of other things than memory.
-        step_ends: where steps end, for each kind of step.
-        kept: the lines at which the script puts values into containers.
-        keepers: for lines that allocate what grows, the lines that keep it.
+        trains: returns whether the script has an optimizer; without one no pass is an evaluation.
+        more_tells: returns whether more than a given number of steps would show more about anything but
+            memory, such as lengths of sequences.
+        step_ends: ends of the steps, for each kind of step.
+        kept: finds the lines at which the script puts values into containers.
+        keepers: by source line of allocations that grow from step to step, the line that keeps them alive.
     """
 
     def __init__(self, recorder: Recorder, *, names: bool) -> None:
@@ -46,12 +47,12 @@ class PhaseMarks:
         self.step_ends = {kind: StepEnds(recorder, self._find_keepers) for kind in StepKind}
         self.kept = KeptIn()
         self.keepers: dict[str, str] = {}
-        self._sought: set[str] = set()  # lines whose keepers were looked for
+        self._sought: set[str] = set()  # lines for which `keepers` was searched
         self.trains: Callable[[], bool] = lambda: False
         self.more_tells: Callable[[int], bool] = lambda _num_steps: False
-        self._state_taken: int | None = None  # where the state of a model was asked for last
-        self._num_open_steps = 0  # of optimizers
-        self._trained: set[int] = set()  # models that were given batches to train on
+        self._state_taken: int | None = None  # position of the phase's first `state_dict()`
+        self._num_open_steps = 0  # optimizer steps that have begun and not ended
+        self._trained: set[int] = set()  # ids of models that ran in training mode
         self._models: dict[int, torch.nn.Module] = {}
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         recorder.mark("model")
@@ -78,12 +79,12 @@ class PhaseMarks:
             return "generation"
         if not module.training and any(each.requires_grad for each in module.parameters()):
             return "evaluation"
-        # What else is run without gradients belongs to what it is run for.
+        # Other passes without gradients belong to the phase in which they run.
         return self._phase if self._phase in ("evaluation", "generation") else "forward"
 
     @contextmanager
     def noting_states(self) -> Iterator[None]:
-        """Context that notes where a model's `state_dict` is called: a checkpoint begins there."""
+        """Context that records where a model's `state_dict` is called, as a checkpoint begins there."""
         kind: Any = torch.nn.Module
         state_dict = kind.state_dict
 
@@ -154,7 +155,7 @@ class PhaseMarks:
 
     def ended(self) -> None:
         self._recorder.close()
-        if self._recorder.marks[-1].name.endswith(" input"):  # of a step that does not come
+        if self._recorder.marks[-1].name.endswith(" input"):  # of a step that was never made
             self._recorder.marks.pop()
 
     def _begin(self, phase: str, category: Category, position: int | None = None) -> None:
@@ -169,7 +170,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _is_generating() -> bool:
-    """Whether a function named `generate` is running, as libraries name text generation."""
+    """Whether a function named `generate` is on the call stack, as libraries call text generation."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_code.co_name == "generate":

@@ -1,10 +1,10 @@
 """Skips passes of a script's model whose memory is known from earlier passes with equal shapes.
 
-Between its steps a script may evaluate its model on hundreds of batches. Two forward passes without
-gradients and with inputs of the same shapes show what such a pass takes; from the third on only its
-outputs are made; for passes on a cache that grows, see `growing`. In a step that accumulates the
-gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
-the third on the outputs have no graph behind them. The same goes for an evaluation whose graphs nobody uses.
+Between its steps a script may evaluate its model on hundreds of batches. After two forward passes without
+gradients and with inputs of the same shapes, further such passes are skipped and only their outputs are made;
+`growing` handles passes whose cache grows. In a step that accumulates gradients of many batches, passes are
+skipped from the third on too, if the first two left no allocations behind: their outputs lack the model's
+autograd graph. The same holds for an evaluation with gradients enabled but without backward.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from autofit_workers.pytorch.pytree import tree_flatten, tree_unflatten
 from autofit_workers.scripts.watching import StepWatch
 from autofit_workers.tracing.scripts.growing import GrowingPasses
 
-_NUM_SHOWN = 2  # passes that are run whole
+_NUM_SHOWN = 2  # passes that are run before further ones are skipped
 _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
 @dataclass
 class _Seen:
-    """Description of a model's outputs for inputs of given shapes."""
+    """Description of a model's outputs for inputs of given shapes.
+
+    Attributes:
+        num_passes: number of passes that returned such outputs.
+        leaves: shape and dtype of each output tensor, and the other outputs.
+        structure: nesting of the outputs.
+    """
 
     num_passes: int
     leaves: list[Any]
     structure: Any
 
     def made(self) -> Any:
-        """New outputs as described here."""
+        """New outputs of these shapes and dtypes, without the model's autograd graph."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 
@@ -43,10 +49,11 @@ class _Accumulating:
     """Passes of a model in one step that accumulates the gradients of several batches.
 
     Attributes:
-        num_steps: how many steps were made before.
-        places: backward passes so far and live allocations, when each of the passes began.
-        outputs: the outputs that a pass returned.
-        num_backwards_each: backward passes that follow a pass; 0 for an evaluation with gradients enabled.
+        num_steps: number of steps made before this one.
+        num_backwards_each: backward passes per forward pass: 1, or 0 for an evaluation with gradients
+            enabled.
+        places: for the start of each pass, numbers of backward passes so far and of live allocations.
+        outputs: description of the last pass's outputs; None if they cannot be made.
     """
 
     num_steps: int
@@ -56,7 +63,7 @@ class _Accumulating:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last two passes before the current one were alike, and left nothing behind."""
+        """Whether the last two passes before this one ran backward alike and left no allocations."""
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
@@ -64,13 +71,13 @@ class _Accumulating:
 
 
 class Shortcuts:
-    """Returns outputs in place of a model's passes whose memory is known.
+    """Skips forward passes of a script's models whose memory is known, and returns made outputs.
 
     Args:
-        watch: counts steps and passes, and is told of every pass without gradients that is not run.
-        num_live: tells how many allocations are alive.
-        has_group: whether the script is of several ranks, of which the last pass before a step may exchange
-            what the others have not.
+        watch: counts steps and backward passes, and is told of each skipped pass without gradients.
+        num_live: returns the number of live allocations.
+        has_group: returns whether `torch.distributed` is initialized; passes with gradients are then always
+            run, as the last one before a step may exchange gradients that earlier ones do not.
     """
 
     def __init__(self, watch: StepWatch, num_live: Callable[[], int], has_group: Callable[[], bool]) -> None:
@@ -141,7 +148,7 @@ class Shortcuts:
 
 
 def _shown(result: Any) -> _Seen | None:
-    """Description of a pass's outputs; None if they cannot be made without running it."""
+    """Description of a pass's outputs; None if some have types that cannot be made anew."""
     leaves, structure = tree_flatten(result)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None
@@ -149,7 +156,7 @@ def _shown(result: Any) -> _Seen | None:
 
 
 def _needs_gradients(given: Any) -> bool:
-    """Whether an input of a pass is a tensor that requires gradients."""
+    """Whether any input of a pass is a tensor that requires gradients."""
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
@@ -176,7 +183,7 @@ def _like(leaf: Any) -> Any:
 
 
 class _Beginning(torch.autograd.Function):
-    """Autograd function that makes an output at which backward ends."""
+    """Autograd function that makes an output tensor that requires gradients, at which backward ends."""
 
     @staticmethod
     def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
@@ -188,7 +195,10 @@ class _Beginning(torch.autograd.Function):
 
 
 def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
-    """Key of a model and its inputs' shapes; None for inputs of unknown types, or without a tensor."""
+    """Key of a pass by model, its modes and its inputs' shapes.
+
+    None if no input is a tensor, or one has an unknown type.
+    """
     leaves, structure = tree_flatten(given)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None

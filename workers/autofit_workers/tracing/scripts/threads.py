@@ -1,8 +1,8 @@
 """Traces the jobs of a script's thread pools, such as those that load weights onto the GPU.
 
-PyTorch's modes belong to the thread that entered them, so each job enters the mode itself. The submitter of
-a job waits for it, so that allocations come in the same order every time; a job that goes on for longer, as
-it may wait for what its submitter does next, is left to itself.
+PyTorch's modes are per thread, so each job enters the mode itself. `submit` waits for the job, so that
+allocations come in the same order in every run, but for at most 5 seconds, as the job may wait for its
+submitter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def jobs_followed(mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Context in which jobs that thread pools are given run under `mode`."""
+    """Context in which jobs submitted to a `ThreadPoolExecutor` run under `mode`."""
     kind: Any = ThreadPoolExecutor
     submit = kind.submit
 

@@ -47,10 +47,12 @@ from autofit_workers.workload.step import seed
 
 
 class ScriptTracer:
-    """Runs a script and records its memory events until it has made enough steps.
+    """Runs a script on a fake GPU and records its memory events until it has made enough steps.
 
-    For a process that does nothing else, which has to be prepared by `fake_gpu.install`. The tensors of a
-    forward pass are not listed.
+    Use it in a process that does nothing else, after `fake_gpu.install`.
+
+    Args:
+        num_steps: least number of steps to record.
     """
 
     def __init__(self, spec: TrialSpec, num_steps: int) -> None:
@@ -90,10 +92,11 @@ class ScriptTracer:
         """Runs the script and returns the trace of its first steps.
 
         Args:
-            give_up: see `run_script`.
+            give_up: called in a thread if the script, told to end, does not stop.
 
         Raises:
-            Exception: see `run_script`; or why the script cannot be followed.
+            UnsupportedError: the script did not use the GPU.
+            Exception: any error of `run_script` or `trace`.
         """
         spec, name = self._spec, self._spec.workload.name
         answers.install(spec.architecture, self._ranks, self._devices, self._watch.notes.append)
@@ -103,7 +106,7 @@ class ScriptTracer:
         streams.begin_program(StreamWatch(self._recorder))
         asking.offer_for(spec.knobs)
         seed(spec.seed)
-        # Without threads of its own the engine runs backward here, where the mode is active.
+        # Without multithreading the autograd engine runs backward in this thread, where the mode is active.
         with (
             self._mode,
             jobs_followed(self._mode),
@@ -137,10 +140,10 @@ class ScriptTracer:
         return self.trace()
 
     def trace(self) -> Trace:
-        """Trace of what was recorded; to be read once the script has ended.
+        """Trace of the recorded steps; call it after the script has ended.
 
         Raises:
-            Exception: why the script could not be followed.
+            Exception: the error because of which the prediction of the script was refused.
         """
         if self._watch.refusal is not None:
             raise self._watch.refusal
@@ -185,12 +188,12 @@ class ScriptTracer:
         )
 
     def _num_run_steps(self) -> int | None:
-        """Number of steps of the whole run, or until the script ended by itself; None if unknown."""
+        """Number of steps that an untraced run of the script would make; None if unknown."""
         if not self._loops.are_ended and self._watch.is_to_end:
             return self._watch.num_seen
         number = self._loops.num_run_steps
         if number is not None and number < len(self._follower.step_ends[self._watch.kind].positions):
-            return None  # of one epoch, as a library's loop of epochs is not seen
+            return None  # the steps of one epoch: a library loops over epochs unseen
         return number
 
     def _versions(self) -> dict[str, str]:
@@ -213,7 +216,7 @@ class ScriptTracer:
 
 
 def own_conv_algo() -> str:
-    """Convolution policy by the cuDNN flags that the script has set."""
+    """Convolution policy, such as `cudnn-benchmark`, that the script has chosen by PyTorch's cuDNN flags."""
     flags: Any = torch.backends.cudnn
     benchmark, deterministic, default = "cudnn-benchmark", "cudnn-deterministic", CUDA_POLICIES[0]
     if not flags.enabled:
@@ -224,7 +227,7 @@ def own_conv_algo() -> str:
 
 
 class _ScriptGpuMode(FakeGpuMode):
-    """Mode that ends a script at an operator that needs a real GPU, before it can go another way."""
+    """Fake GPU that ends the script at an operator it cannot run, before the script can catch the error."""
 
     def __init__(
         self,
@@ -245,5 +248,5 @@ class _ScriptGpuMode(FakeGpuMode):
         except Unpredictable as error:
             where = user_source(sys._getframe(1)) or "an unknown line"
             self._refuse(explanation(error, where))
-        except (WorkerError, WorkloadError) as error:  # what ends a prediction is none of the script's errors
+        except (WorkerError, WorkloadError) as error:  # must not reach the script's own handlers
             self._refuse(error)

@@ -1,7 +1,7 @@
 """Makes trainers of libraries finish as they do by themselves once a script's loops are ended.
 
-Trainers evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does
-both at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
+Trainers evaluate and save after a number of steps or epochs that they count themselves. If it is configured
+to, transformers' Trainer does both at its last step; Lightning's validates and saves when it is told to stop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 
 
 def follow(loops: Loops) -> None:
-    """Makes transformers' and Lightning's trainers end with `loops`, in this process for good."""
+    """Makes transformers' and Lightning's trainers end once `loops` are ended, in this process for good."""
     when_imported("transformers.trainer_callback", lambda module: _end_transformers(module, loops))
     for package in _LIGHTNING:
         module = f"{package}.loops.training_epoch_loop"

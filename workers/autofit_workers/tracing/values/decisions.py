@@ -1,7 +1,7 @@
 """Records branches that a program takes on made-up values, and sizes that were assumed.
 
-A branch goes the way that the made-up value says. Where the program then raises, the caller may run it
-again with the other choice at some of the places (`Decisions.turned`).
+Made-up values stand for unknown ones; a branch on one is taken as if it were real. If the program then raises
+an error, the caller may trace it again with the branches at some places turned (argument `turned`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from autofit_workers.spec.trace import Assumption
 from autofit_workers.tracing.recording.call_sites import user_frame, user_source
 from autofit_workers.tracing.values.effort import Effort
 
-_NUM_SHOWN = 3  # branches
-_UNKNOWN_LINE = "an unknown line"  # of PyTorch alone, as an optimizer's that compares norms
-_OF_DEEPSPEED = "/deepspeed/runtime/"  # asks whether a gradient overflowed; none does
+_NUM_SHOWN = 3  # branches named in the note
+_UNKNOWN_LINE = "an unknown line"  # branch within PyTorch, such as one in an optimizer
+_OF_DEEPSPEED = "/deepspeed/runtime/"  # its branches ask whether gradients overflowed, which none does
 
 
 class Decisions:
     """Branches that one program took on made-up values, and the sizes assumed for it.
 
     Args:
-        turned: places (`file:line:function`) where a branch takes the other way.
-        share: share of the elements that an unknown mask is taken to select, from 0 to 1.
+        turned: places (`file:line:function`) at which branches are taken the other way.
+        share: share of its elements that an unknown mask is assumed to select, from 0 to 1.
 
     Attributes:
-        taken: by place, the last way that a branch took.
-        assumptions: the sizes that were assumed, each place and operator once.
-        effort: what was computed so that values are known.
+        taken: by place, how the last branch there was taken.
+        assumptions: the largest size assumed for each place and kind of size.
+        effort: limits of what is computed to know values.
     """
 
     def __init__(self, turned: Iterable[str] = (), share: float = LIKELY_SHARE) -> None:
@@ -57,18 +57,23 @@ class Decisions:
         return (said,) if ways else ()
 
     def decide(self, likely: bool) -> bool:
-        """Truth value taken for the branch at the user's running line, which is noted."""
+        """Records a branch at the running line of the user's code, and returns how it is taken.
+
+        Args:
+            likely: how it is taken unless its place is turned.
+        """
         site = here()
         way = likely if site not in self._turned else not likely
         self.taken[site] = way
         return way
 
     def assume(self, what: str, likely: int, largest: int | None) -> int:
-        """Notes an assumed size and returns it.
+        """Records an assumed size, and returns it.
 
         Args:
-            what: the thing that has the size, as a reader knows it.
-            largest: largest size possible; None where there is no limit.
+            what: name for the user of the thing that has the size.
+            likely: the assumed size.
+            largest: largest possible size; None if there is no limit.
         """
         site = here()
         before = self._assumed.get((site, what))
@@ -77,13 +82,13 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """Size of a selection by known values.
+        """Size of a selection by known values, recorded as assumed if it differs between batches.
 
-        It is `largest` if sizes differ by batch and unknown masks select all.
-        Known values are those of the batches that were seen. Where these differ, others may give more.
+        Other batches may then select more than those traced, so the size is `largest` if unknown masks are
+        assumed to select all elements (`share` is 1), else `size`.
         """
         frame = user_frame(sys._getframe(1))
-        place = -1 if frame is None else frame.f_lasti  # a line may ask several times
+        place = -1 if frame is None else frame.f_lasti  # a line may select several times
         seen = self._seen.setdefault((here(), place, what, largest), set())
         seen.add(size)
         if len(seen) == 1:
@@ -92,7 +97,7 @@ class Decisions:
         return largest if self.share == 1 else size
 
     def share_of(self, what: str, largest: int) -> int:
-        """Assumed number of elements that are selected from `largest`."""
+        """Records and returns the number of elements assumed to be selected from `largest`."""
         return self.assume(what, round(self.share * largest), largest)
 
 
@@ -100,12 +105,12 @@ _running: list[Decisions] = [Decisions()]
 
 
 def begin(decisions: Decisions) -> None:
-    """Makes `decisions` the current program's in this process."""
+    """Makes `decisions` those of the program that runs in this process from now on."""
     _running[:] = [decisions]
 
 
 def running() -> Decisions:
-    """`Decisions` of the current program."""
+    """Branches and assumed sizes of the program that runs in this process."""
     return _running[0]
 
 

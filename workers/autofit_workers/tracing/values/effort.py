@@ -1,10 +1,10 @@
 """Limits the time and memory spent on computing values of fake tensors on the CPU.
 
-Small tensors are computed whatever it takes. Of large ones, only operators that take about as long as a
-copy, and products that are no longer: those follow masks, indices and lengths of any usual size, and neither
-the layers of a network nor the filters of its images. Two limits keep a prediction fast and within the
-memory of a small machine: the bytes that one program's operators write in all, and those that are held at
-once. Values beyond either limit are unknown, which is noted where a size depends on them.
+Small tensors are always computed. Large ones are computed only by operators that take about as long as a
+copy, and by short matrix products. This covers masks, indices and lengths of usual sizes, but not a network's
+layers. Two limits keep a prediction fast and its memory small: the bytes that one program's operators write
+in total, and the bytes of known values held at once. Values beyond a limit are unknown; sizes that depend on
+them are assumed and recorded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from autofit_workers.pytorch.operators import OpOverload
 
-# Elements that are followed whatever it takes. Real numbers feed layers, of which nothing is known.
+# Elements of tensors that are always computed: of integers and booleans, and of floating-point numbers. The
+# latter mostly feed layers, whose weights are unknown.
 _MOST_WHOLE, _MOST_REAL = 2**20, 2**14
 _MOST_HELD_BYTES = 2**30
-# At about 3 GB/s: a second for the real numbers of batches, so that these leave the masks their share.
+# Written at about 3 GB/s, so under a second for floating-point batches, which leaves the rest for masks.
 _MOST_WRITTEN_REAL_BYTES, _MOST_WRITTEN_BYTES = 2 * 2**30, 6 * 2**30
 
-# Operators beside views and those of single elements that read what they are given about once.
+# Operators that read their inputs about once, in addition to views and elementwise operators.
 _LIGHT = frozenset({
     "_to_copy", "_unique2", "all", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort",
     "bincount", "bucketize", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "copy_",
@@ -41,11 +42,11 @@ _LIGHT = frozenset({
 
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "addmm", "baddbmm", "_cdist_forward", "_euclidean_dist"})
-_MOST_MULTIPLIED = 2**30  # numbers, of one product: a tenth of a second
+_MOST_MULTIPLIED = 2**30  # multiplications of one product, which take a tenth of a second
 
 
 class Effort:
-    """Bytes spent so far on a program's known values, and whether more may be spent."""
+    """Account of the bytes that a program's known values take, and of whether more may be computed."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
@@ -53,11 +54,11 @@ class Effort:
         self._written_bytes = 0
 
     def allows(self, func: OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-        """Whether an operator may be computed on the CPU; counts the bytes of its large results.
+        """Whether an operator may be computed on the CPU; if so, counts the bytes of its large results.
 
         Args:
             given: tensors that it reads.
-            made: tensors that it writes, of which shapes and types alone are looked at.
+            made: tensors that it writes, of which only shapes and dtypes matter.
         """
         made, given = [each for each in made if not is_small(each)], list(given)
         if not made and all(map(is_small, given)):
@@ -77,11 +78,11 @@ class Effort:
         return True
 
     def has_room_for(self, tensor: Tensor) -> bool:
-        """Whether a tensor's bytes fit beside the values that are held already."""
+        """Whether values of a tensor's size may be held in addition to those held already."""
         return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
 
     def hold(self, values: Tensor) -> bool:
-        """Counts the bytes of `values` until they are freed; returns whether there is room for them."""
+        """Counts the bytes of `values` until they are freed; returns False if they exceed the limit."""
         if is_small(values):
             return True
         num_bytes = values.untyped_storage().nbytes()

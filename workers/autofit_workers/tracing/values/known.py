@@ -1,10 +1,12 @@
-"""Known values of fake tensors: those that came from the CPU, or follow from such values.
+"""Tracks known values of fake tensors: values copied from the CPU, constants, and results computed from them.
 
-A fake tensor has no values. Where values are known beside it, they are a real tensor on the CPU: of
-labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
-known ones alone, as long as `effort` allows. Random numbers of the device are not known, but for the
-orders that it draws. A kernel that writes something unknown into a tensor makes all unknown that lies in
-the same memory.
+A fake tensor has no data. If its values are known, a real CPU tensor attached to it holds them. Known values
+are, for example, labels, masks and lengths that were copied to the device. An operator whose inputs are all
+known is also run on the CPU, as far as `effort` allows. Random numbers are unknown, except permutations
+(`randperm`), for which any draw will do. If an operator writes unknown values into a tensor, all values in
+the same storage become unknown.
+
+Made-up values stand for unknown ones that a program reads; results computed from them are made up too.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from autofit_workers.tracing.values.effort import is_small
 aten: Any = torch.ops.aten
 
 _ATTRIBUTE = "_autofit_known"
-_MADE_UP = "_autofit_made_up"  # of a real tensor that stands for values that are not known
-# A copy on the CPU up to this size is a real tensor of made-up values.
+_MADE_UP = "_autofit_made_up"  # attribute of a real tensor whose values are made up
+# Unknown values that a program copies to the CPU become a real tensor of made-up values up to this size.
 _MOST_COPIED_BYTES = 4 * 2**20
 
 
-_has_made_up = [False]  # whether any real tensor stands for values that are not known
+_has_made_up = [False]  # whether this process has made up any values
 
 
 class _Memory:
-    """State shared by all known values that lie in one storage."""
+    """State that all known values in one storage share: whether they are still valid, and made up."""
 
     __slots__ = ("is_made_up", "is_valid")
 
@@ -69,7 +71,7 @@ class _Kind(Enum):
 
 _FILLING = frozenset({"fill_", "zero_", "copy_"})
 _EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
-# Of what is like another tensor, the values do not depend on that one's.
+# Operators whose result takes the shape of their first argument, but not its values.
 _FILLED_LIKE = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 _OF_A_SHAPE = frozenset({"empty", "zeros", "ones", "full", "empty_strided"})
 _MOST_ITEM_BYTES = 4
@@ -79,12 +81,12 @@ _UNIFORM = {"any": None, "all": None, "max": None, "min": None, "amax": None, "a
             "bitwise_not": torch.bitwise_not}  # fmt: skip
 
 
-# Of operators, the operand that decides their result whatever the other one is; of integers, zero alone.
+# Operand that decides an operator's result whatever the other operand is; for integers this holds only for 0.
 _ABSORBING = {"logical_or": True, "logical_and": False, "bitwise_or": True, "bitwise_and": False}
 
 _SELECTING = frozenset({aten.index.Tensor, aten.masked_select.default, aten.nonzero.default})
 
-# Of these any draw is as good as the device's own: an order is one, as the CPU's sampler draws it.
+# Random operators whose result on the CPU is as good as the device's: any permutation will do.
 _DRAWN = frozenset({"randperm"})
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
@@ -118,7 +120,7 @@ def _name(func: OpOverload) -> str:
 
 
 def known(tensor: object) -> Known | None:
-    """Values of a fake tensor, or of a real one; None if unknown."""
+    """Known values of a fake tensor, or the values of a real one; None if unknown."""
     if isinstance(tensor, FakeTensor):
         found: Known | None = getattr(tensor, _ATTRIBUTE, None)
         return found if found is not None and found.memory.is_valid else None
@@ -128,10 +130,11 @@ def known(tensor: object) -> Known | None:
 
 
 def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _Memory | None = None) -> None:
-    """Stores the values of a fake tensor as known, if there is room for them.
+    """Attaches `values` to a fake tensor as its known values, if the limits of `effort` allow.
 
     Args:
-        memory: memory of the values that `values` is a view of; None for a storage of its own.
+        tensor: the tensor; anything but a fake tensor of the shape of `values` is ignored.
+        memory: state of the known values that `values` is a view of; None if it is no view.
     """
     if not isinstance(tensor, FakeTensor) or tensor.shape != values.shape:
         return
@@ -140,7 +143,7 @@ def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _
 
 
 def is_made_up(tensor: Tensor) -> bool:
-    """Whether a real tensor's values are made up."""
+    """Whether a real tensor's values are made up, that is, stand for unknown ones."""
     return hasattr(tensor, _MADE_UP)
 
 
@@ -152,7 +155,7 @@ def as_made_up(tensor: Tensor) -> Tensor:
 
 
 def on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator on real tensors; marks results of made-up values as made up."""
+    """Runs an operator on real tensors and returns its result, marked as made up if an input is."""
     result = func(*args, **kwargs)
     if _has_made_up[0] and any(_is_from_made_up(each) for each in (*args, *kwargs.values())):
         for each in result if isinstance(result, list | tuple) else (result,):
@@ -165,11 +168,11 @@ def on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _note_selected(func: OpOverload, args: tuple[Any, ...], result: Any) -> None:
-    """Notes as an assumed size how many elements a made-up mask selects."""
+    """Records the number of elements that a made-up mask selects as an assumed size."""
     masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
     if func not in _SELECTING or not isinstance(masks, list | tuple):
         return
-    # Of an index what is selected has the place of the first tensor in it.
+    # The selected elements are the result's dimension at the position of the first index tensor.
     place = next((number for number, mask in enumerate(masks) if mask is not None), 0)
     for mask in masks:
         is_mask = isinstance(mask, Tensor) and (mask.dtype == torch.bool or func is aten.nonzero.default)
@@ -184,9 +187,9 @@ def _is_from_made_up(value: object) -> bool:
 
 
 def followed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Computes values of an operator's results if its inputs are known.
+    """Updates known values after an operator ran on fake tensors.
 
-    Called after the operator ran on fake tensors.
+    Results become known if all inputs are known; tensors that it wrote unknown values to become unknown.
     """
     kind = _kind(func)
     if kind is _Kind.LIST:
@@ -255,7 +258,7 @@ def _follow_write(
 
 
 def _is_kept_where_filled(tensor: Tensor) -> bool:
-    """Whether values of a tensor filled with one number are kept; not of large floats, as gradients."""
+    """Whether the values of a tensor filled with one number are kept: not of large floating-point ones."""
     return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
@@ -295,7 +298,7 @@ def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) 
     """Arguments of a call with known values in place of fake tensors; None if any is unknown.
 
     Args:
-        guesses: whether unknown single numbers are taken for 1.
+        guesses: whether an unknown one-element tensor is assumed to be 1, which makes results made up.
     """
     is_one_made_up = False
     tensors: list[Tensor] = []
@@ -325,7 +328,7 @@ def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) 
 
 
 class _UnknownError(Exception):
-    """Values of a tensor are unknown."""
+    """Raised if the values of a tensor are unknown."""
 
 
 def _computed(func: OpOverload, given: _Given) -> Any:
@@ -334,11 +337,14 @@ def _computed(func: OpOverload, given: _Given) -> Any:
         with torch.no_grad():
             return func(*given.args, **given.kwargs)
     except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
-        return None  # the device may have a kernel for it that the CPU lacks
+        return None  # the CPU may lack the kernel
 
 
 def _follow_uniform(func: OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns a result that is equal for all finite inputs, such as `isnan`; returns whether it is."""
+    """Learns a result whose elements are all equal, without computing each; returns whether it could.
+
+    Such results are comparisons like `isnan`, assuming finite inputs, and operators on uniform tensors.
+    """
     truth = _of_finite(func, args)
     if truth is not None:
         learn(result, torch.tensor(truth).expand(result.shape))
@@ -361,7 +367,7 @@ def _follow_uniform(func: OpOverload, args: tuple[Any, ...], result: Tensor) -> 
 
 
 def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns a result that one operand decides, such as `false and x`; returns whether one does."""
+    """Learns a result that one operand decides alone, such as `False and x`; returns whether one does."""
     if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
         return False
     absorbs = _ABSORBING[name]
@@ -379,7 +385,7 @@ def _is_uniform(values: Tensor) -> bool:
 
 
 def _of_finite(func: OpOverload, args: tuple[Any, ...]) -> bool | None:
-    """Result of a comparison if it is equal for all finite values, as `x != x`; None otherwise.
+    """Result of a comparison that is the same for all finite values, such as `x != x`; None for others.
 
     `isnan` decomposes into `x != x`, and `isinf` into `abs(x) == inf`.
     """
@@ -396,11 +402,14 @@ def _of_finite(func: OpOverload, args: tuple[Any, ...]) -> bool | None:
     return name == "ne" if is_infinity else None
 
 
-# ── values for what is read ─────────────────────────────────────────────────────────────────────
+# ── values for programs that read fake tensors ──────────────────────────────────────────────────
 
 
 def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Copy of a fake tensor on the CPU, with known or made-up values; None if too large or sparse."""
+    """Real CPU copy of a fake tensor, with known or made-up values.
+
+    None if the values are unknown and the tensor is sparse or larger than 4 MiB.
+    """
     dtype = dtype or tensor.dtype
     found = known(tensor)
     if found is not None:
@@ -412,7 +421,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def is_large_new(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator makes a tensor of a given size, too large to have values on the CPU."""
+    """Whether a factory operator such as `zeros` makes a tensor too large to be real on the CPU."""
     shape = args[0] if args else None
     if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):
         return False
@@ -420,9 +429,10 @@ def is_large_new(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Real tensor of made-up values: 1 for real numbers, 0 for indices, the assumed share of a mask.
+    """Real CPU tensor of made-up values in the shape of `tensor`.
 
-    Values of a large tensor are zeros, in memory that the system gives once it is written to.
+    One-element and floating-point tensors are 1 and integers 0; a mask is true for the assumed share of its
+    elements. Tensors over 4 MiB are 0, in memory that takes no pages until it is written.
     """
     dtype = dtype or tensor.dtype
     if tensor.numel() == 1:

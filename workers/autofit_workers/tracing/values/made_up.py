@@ -1,8 +1,8 @@
-"""Number types that stand for unknown values of fake GPU tensors, and mark results as made up.
+"""Number types that stand for unknown values of fake tensors, and mark results as made up.
 
-They compute like the numbers that they are, and their results say of themselves that they are made up:
-a branch on one is noted (`decisions`), and so is a size that is made from one. Results of `math.exp`, NumPy
-and their like are plain numbers, which nothing watches any more.
+They compute like ordinary numbers, and results of arithmetic are made up too. A branch on such a number is
+recorded (`decisions`), and so is a size made from one. Results of functions such as `math.exp` or NumPy's are
+ordinary numbers, whose use is no longer recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autofit_workers.tracing.values.decisions import running
 
 
 def made_up(value: float | bool) -> Any:
-    """Made-up number of `value`; booleans and complex numbers are returned as they are."""
+    """Made-up number with the value `value`; booleans and complex numbers are returned unchanged."""
     if isinstance(value, bool | complex):
         return value
     return MadeUpInt(value) if isinstance(value, int) else MadeUpFloat(value)
@@ -28,7 +28,7 @@ def _compared(name: str) -> Callable[[Any, Any], Any]:
             return NotImplemented
         plain = float(other) if isinstance(other, float) else int(other)
         way = getattr(operator, name)(self.plain, plain)
-        # With itself, NaN or an infinity the answer is the same for all finite values.
+        # A comparison with itself, NaN or an infinity has the same result for all finite values.
         if other is self or not math.isfinite(plain):
             return way
         return running().decide(way)
@@ -42,7 +42,7 @@ def _computed(name: str) -> Callable[..., Any]:
         try:
             result = getattr(self.plain, name)(*plain)
         except ZeroDivisionError:
-            return MadeUpFloat(1.0)  # another value would not have been zero
+            return MadeUpFloat(1.0)  # the real divisor would hardly be zero
         if isinstance(result, tuple):
             return tuple(map(made_up, result))
         return made_up(result) if isinstance(result, int | float) else result
@@ -56,7 +56,7 @@ _UNARY = ("neg", "pos", "abs", "round", "trunc", "floor", "ceil")
 
 
 def _watched(kind: type) -> None:
-    """Adds operators to a number class: results are made up, and comparisons are noted."""
+    """Adds operators to a number class whose results are made up, and comparisons that are recorded."""
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         setattr(kind, f"__{name}__", _compared(f"__{name}__"))
     for name in (*_BINARY, *(_BITWISE if issubclass(kind, int) else ())):
@@ -73,11 +73,11 @@ class MadeUpFloat(float):
 
     @property
     def plain(self) -> float:
-        """Ordinary float of the same value, whose use is not noted."""
+        """Ordinary float of the same value, whose use is not recorded."""
         return float.__float__(self)
 
     def __int__(self) -> int:
-        return int(self.plain)  # Python wants a plain one
+        return int(self.plain)  # Python requires an ordinary integer
 
     def __bool__(self) -> bool:
         return running().decide(self.plain != 0)
@@ -91,7 +91,7 @@ class MadeUpInt(int):
 
     @property
     def plain(self) -> int:
-        """Ordinary integer of the same value, whose use is not noted."""
+        """Ordinary integer of the same value, whose use is not recorded."""
         return int.__int__(self)
 
     def __bool__(self) -> bool:

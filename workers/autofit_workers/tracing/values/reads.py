@@ -1,4 +1,7 @@
-"""Answers a program's reads of fake tensors with known or made-up values."""
+"""Answers Python calls that read values of fake tensors, such as `item`, with known or made-up values.
+
+Made-up values stand for unknown ones; branches on them and sizes made from them are recorded (`decisions`).
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ def _host_values(tensor: Tensor) -> Tensor:
 
 
 def number(tensor: Tensor) -> Any:
-    """Number that `Tensor.item` returns, known or made-up."""
+    """Result of `Tensor.item`: a known number, or a `MadeUpFloat` or `MadeUpInt`."""
     values = _host_values(tensor)
-    value = values.detach().as_subclass(Tensor).item()  # raises what PyTorch does where there are several
+    value = values.detach().as_subclass(Tensor).item()  # PyTorch's error if there are several elements
     return made_up(value) if is_made_up(values) else value
 
 
 def truth(tensor: Tensor) -> bool:
-    """Truth value that `bool(tensor)` returns, which decides a branch."""
+    """Result of `bool(tensor)`; a made-up one is recorded as a branch."""
     values = _host_values(tensor)
     if is_made_up(values) and _is_in_distributions():
-        return True  # it asks whether its parameters are valid
+        return True  # `torch.distributions` checks that its arguments are valid
     value = bool(values.detach().as_subclass(Tensor))
     return running().decide(value) if is_made_up(values) else value
 
@@ -50,13 +53,13 @@ def _is_in_distributions() -> bool:
 
 
 def whole_number(tensor: Tensor) -> int:
-    """Integer that `int(tensor)` returns; an ordinary one, as Python requires."""
+    """Result of `int(tensor)`: an ordinary integer, even if it is made up, as Python requires one."""
     value = number(tensor)
     return int(getattr(value, "plain", value))
 
 
 def index(tensor: Tensor) -> int:
-    """Integer that a tensor gives as a size or index; a made-up one is noted as an assumed size."""
+    """Integer of a tensor that is used as a size or index; a made-up one is recorded as an assumed size."""
     value = number(tensor)
     if isinstance(value, MadeUpInt):
         return running().assume("a number made of values", value.plain, None)
@@ -64,13 +67,13 @@ def index(tensor: Tensor) -> int:
 
 
 def plain_number(tensor: Tensor) -> float:
-    """Number that `float(tensor)` returns; an ordinary float, as Python requires."""
+    """Result of `float(tensor)`: an ordinary float, even if it is made up, as Python requires one."""
     value = number(tensor)
     return float(value.plain) if hasattr(value, "plain") else float(value)
 
 
 def values(tensor: Tensor) -> Any:
-    """Nested list that `Tensor.tolist` returns, of known or made-up numbers."""
+    """Result of `Tensor.tolist`: a nested list of known or made-up numbers."""
     found = _host_values(tensor)
     plain = found.detach().as_subclass(Tensor).tolist()
     return _each(plain) if is_made_up(found) else plain
@@ -81,7 +84,7 @@ def _each(value: Any) -> Any:
 
 
 def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """NumPy array that `Tensor.numpy` returns; raises PyTorch's errors for GPU tensors and gradients."""
+    """Result of `Tensor.numpy`, with PyTorch's errors for GPU tensors and tensors that require gradients."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         raise TypeError(
             f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
@@ -93,13 +96,13 @@ def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def to_array(tensor: Tensor, dtype: Any = None) -> Any:
-    """NumPy array that `Tensor.__array__` returns."""
+    """Result of `Tensor.__array__`, a NumPy array of `dtype`."""
     found = array(tensor)
     return found if dtype is None else found.astype(dtype, copy=False)
 
 
 def text(tensor: Tensor, spec: str = "") -> str:
-    """Text of a tensor formatted with `spec`, as in an f-string."""
+    """Result of `Tensor.__format__`: the text of a tensor in an f-string with format `spec`."""
     return format(number(tensor), spec) if tensor.dim() == 0 else repr(tensor)
 
 
@@ -131,5 +134,5 @@ ANSWERS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.allclose: _compared(torch.allclose),
     Tensor.allclose: _compared(torch.allclose),
 }
-# Of a real tensor that stands for values that are not known.
+# Reads that are answered for real tensors of made-up values too.
 OF_MADE_UP = (Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.tolist)

@@ -1,4 +1,4 @@
-"""Output sizes of operators whose outputs depend on values, known or assumed."""
+"""Runs operators, such as `nonzero`, whose output sizes depend on values, with known or assumed sizes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """Runs operators on fake tensors whose output sizes depend on values; see `rule_of`.
+    """Functions that run operators whose output sizes depend on values; `rule_of` finds an operator's.
+
+    A size follows from the inputs' values if they are known; else it is assumed and recorded.
 
     Args:
-        fresh: makes a fake tensor where `like` is: `fresh(shape, dtype, like)`.
-        again: runs an operator of any kind.
+        fresh: `fresh(shape, dtype, like)` makes a fake tensor on the device of `like`, unobserved.
+        again: `again(func, args, kwargs)` runs any operator on the fake device.
     """
 
     def __init__(
@@ -60,12 +62,12 @@ class Sizes:
         result = self._fresh((num,), tensor.dtype, tensor)
         values = known(tensor)
         if found is not None and values is not None:
-            # Not learned where there are more than known values give.
+            # Ignored if the assumed size is larger than the number of known values.
             learn(result, torch.masked_select(values.values, found), is_made_up=values.is_made_up)
         return result
 
     def index(self, tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
-        """Indexes a tensor; a mask is replaced by the indices where it is true (ATen's `expandTensors`)."""
+        """Result of indexing with masks, each replaced by the indices where it is true (`expandTensors`)."""
         places: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -77,9 +79,9 @@ class Sizes:
         return result
 
     def boxes_kept(self, boxes: Tensor, scores: Tensor, _iou_threshold: float) -> Tensor:
-        """Indices of the boxes that Torchvision's `nms` keeps (`nms_kernel.cu`).
+        """Indices of the boxes that Torchvision's `nms` keeps; their number is assumed.
 
-        The kernel takes a bit for each pair of boxes.
+        Temporaries are sorted boxes and a bit for each pair of boxes (`nms_kernel.cu`).
         """
         num = boxes.shape[0]
         if not num:
@@ -97,7 +99,7 @@ class Sizes:
         return result
 
     def _beside(self, index: Tensor, tensor: Tensor) -> Tensor:
-        """Mask as a fake tensor on the device of `tensor`; the values of a CPU mask are known."""
+        """Mask `index` as a fake tensor on the device of `tensor`; a real CPU mask's values are known."""
         return index if isinstance(index, FakeTensor) else self._placed(index, tensor)
 
     def unique_values(self, tensor: Tensor, sorted_: bool = True, inverse: bool = False) -> Result:
@@ -134,7 +136,11 @@ class Sizes:
         return self.unique_consecutive(tensor, True, True, dim)
 
     def _different(self, tensor: Tensor, dim: int | None, find: Callable[[Tensor], Result]) -> Result:
-        """Distinct values (slices along `dim`, if given), inverse indices, and counts."""
+        """Distinct values of a tensor (or slices along `dim`), inverse indices, and counts.
+
+        Args:
+            find: computes all three from known values.
+        """
         found = _given(tensor)
         if found is not None:
             return tuple(self._placed(each, tensor) for each in find(found))
@@ -168,7 +174,7 @@ class Sizes:
         return self._fresh((num,), repeats.dtype, repeats)
 
     def packed(self, input: Tensor, lengths: Tensor, batch_first: bool) -> Result:  # noqa: A002
-        """Steps of all sequences, packed in one copy, and each step's batch size (PackedSequence.cpp)."""
+        """Outputs of `_pack_padded_sequence`: packed time steps, and each step's batch size."""
         longest = input.shape[1 if batch_first else 0]
         found, what = _given(lengths), "steps of packed sequences"
         all_steps = torch.full(lengths.shape, longest)
@@ -192,9 +198,9 @@ class Sizes:
     def ctc_loss(
         self, log_probs: Tensor, targets: Tensor, _inputs: Any, lengths: Tensor | list[int], *_rest: Any
     ) -> Result:
-        """CTC losses, and alpha for each step and target position.
+        """Outputs of `_ctc_loss`: losses, and log alpha for each time step and target position.
 
-        See `ctc_loss_gpu_template` of LossCTC.cu.
+        Source: `ctc_loss_gpu_template` of LossCTC.cu.
         """
         num_steps, batch_size = log_probs.shape[:2]
         shape = (batch_size, num_steps, 2 * self._longest_target(targets, lengths) + 1)
@@ -202,7 +208,7 @@ class Sizes:
         return losses, self._fresh(shape, log_probs.dtype, log_probs)
 
     def ctc_loss_backward(self, _grad: Tensor, log_probs: Tensor, *rest: Any) -> Tensor:
-        """Gradient of the CTC loss; a temporary beta, as large as alpha, lives until the end.
+        """Gradient of the CTC loss; log beta, a temporary as large as log alpha, lives until the end.
 
         Source: `ctc_loss_backward_gpu_template` of LossCTC.cu.
         """
@@ -229,7 +235,7 @@ def _given(tensor: Tensor) -> Tensor | None:
 
 
 def scalar(tensor: Tensor) -> Any:
-    """Number in a one-element tensor, for C++ code that reads it (`_local_scalar_dense`)."""
+    """Number in a one-element fake tensor, known or made up, for C++ code (`_local_scalar_dense`)."""
     assert isinstance(tensor, FakeTensor)
     found = known(tensor)
     if found is not None:
@@ -244,7 +250,7 @@ def has_mask(args: tuple[Any, ...]) -> bool:
 
 @functools.cache
 def rule_of(func: OpOverload) -> Callable[..., Any] | None:
-    """Function that runs an operator whose output size depends on values; None for other operators."""
+    """Method of `Sizes` that runs an operator whose output size depends on values; None for others."""
     return SIZED.get(func) or _OF_LIBRARIES.get(func.name())
 
 
@@ -265,5 +271,5 @@ SIZED: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss_backward.default: Sizes.ctc_loss_backward,
     aten._ctc_loss_backward.Tensor: Sizes.ctc_loss_backward,
 }
-# Operators that are there once their library was imported.
+# Operators that exist only after their library was imported.
 _OF_LIBRARIES: dict[str, Callable[..., Any]] = {"torchvision::nms": Sizes.boxes_kept}

@@ -1,1 +1,1 @@
-"""Lets libraries that ask for a GPU run on the fake one, a file for each library."""
+"""Lets libraries that need a GPU run on the fake one, with a file for each library."""

@@ -1,15 +1,16 @@
 """Memory of optimizer steps that libraries compile, such as torchao's low-bit Adam.
 
-torchao's low-bit optimizers hand `single_param_adam` to `torch.compile` (torchao/optim/adam.py), which makes
-few kernels of its many operators. What one kernel leaves for the next is a tensor of all elements of the
-parameter, for each of the two states; what stays within a kernel takes nothing.
+torchao's low-bit optimizers compile `single_param_adam` by `torch.compile` (torchao/optim/adam.py), which
+fuses its many operators into a few kernels. Values passed from one kernel to the next are buffers as large as
+the parameter, for each of the two optimizer states; values within a kernel take no memory. The buffers may
+be:
 
-    unpacked   codes of 4 bits as bytes, which are read as indices     (subclass_4bit.py, `dequantize`)
-    scaled     float32 to be quantized; a kernel may well keep it       (quant_utils.py, `scale_tensor`)
-    codes      int64, of which the next kernel packs pairs of 4 bits   (subclass_4bit.py, `copy_`)
+    unpacked   4-bit codes as bytes, read as indices                    (subclass_4bit.py, `dequantize`)
+    scaled     float32 values to quantize, likely within a kernel       (quant_utils.py, `scale_tensor`)
+    codes      int64 codes, which the next kernel packs to 4 bits       (subclass_4bit.py, `copy_`)
 
-These are the buffers in what TorchInductor 2.13 makes of it for the CPU (`TORCH_LOGS=output_code`). Which of
-them stay within a kernel on a GPU, and whether the second state takes the place of the first, is not known.
+They are those in the code that TorchInductor 2.13 generates for the CPU (`TORCH_LOGS=output_code`). It is not
+known which of them remain within a kernel on a GPU, and whether both states' buffers are alive at once.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from autofit_workers.spec.trace import COMPILED_STEP
 from autofit_workers.tracing.fake.devices import GPU
 from autofit_workers.tracing.fake.library_memory import library_memory
 
-_UNPACKED, _SCALED, _CODES = 1, 4, 8  # bytes of an element
-# By the class of a state, low, likely and high bytes of an element of the parameter.
+_UNPACKED, _SCALED, _CODES = 1, 4, 8  # bytes per element
+# Low, likely and high bytes per element of a parameter, by the class of its optimizer state.
 _ELEMENT_BYTES = {
     "OptimState8bit": (0, 0, 2 * _SCALED),
     "OptimState4bit": (
@@ -36,7 +37,7 @@ _ELEMENT_BYTES = {
 
 
 def replace_in_torchao(adam: Any) -> None:
-    """Makes `torchao.optim.adam` take its compiled step's memory for parameters on the GPU."""
+    """Makes `torchao.optim.adam` allocate the memory of its compiled step for parameters on the GPU."""
     eager = adam.single_param_adam
 
     def compiled(

@@ -1,12 +1,12 @@
 """Lets DeepSpeed run on the fake GPU, without its compiled operators.
 
-DeepSpeed reaches the GPU through its own `CUDA_Accelerator`, which it takes because of
-`torch.cuda.is_available`. The card's free memory is not known: all of a large card counts as free, on which
-parameters are flattened as on any card that holds them (stage_1_and_2.py; else they go by way of the host).
+DeepSpeed uses the GPU through its class `CUDA_Accelerator`, which it chooses if `torch.cuda.is_available()`.
+It reads the card's free memory to decide whether parameters are flattened on the GPU or on the host
+(stage_1_and_2.py); here all memory of a large card is reported as free, so they are flattened on the GPU.
 
-Its operators come as source and are compiled where they are first used. Those of the optimizers change
-tensors in place that Python made (ops/adam/fused_adam.py, cpu_adam.py and their like), and allocate nothing
-on the GPU: csrc/adam/multi_tensor_adam.cu is given its lists as arguments of the kernel.
+DeepSpeed compiles its operators from source at first use. Those of its optimizers write tensors in place that
+Python has allocated (ops/adam/fused_adam.py, cpu_adam.py and others), and allocate nothing on the GPU: lists
+of tensors are passed to csrc/adam/multi_tensor_adam.cu as kernel arguments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTHING = (
 
 
 class _Operators:
-    """Stand-in for the module that DeepSpeed compiles for an optimizer; its functions do nothing."""
+    """Stand-in for the module that DeepSpeed would compile for an optimizer; its functions do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return _nothing
@@ -60,7 +60,7 @@ def install() -> None:
 
 def _answer(module: ModuleType) -> None:
     accelerator: Any = module.CUDA_Accelerator
-    accelerator._init_pynvml = _nothing  # which tells of real cards
+    accelerator._init_pynvml = _nothing  # NVML would describe real cards
     for each in _ZEROS:
         setattr(accelerator, each, lambda *_args: 0)
     for each in _NOTHING:
@@ -95,12 +95,12 @@ class _AsRankZero:
 
 
 def _agree(module: Any) -> None:
-    """Makes `module` act as rank 0 where ranks compare numbers: rank 0 sends nothing."""
+    """Makes `module` compare numbers as rank 0 does, since rank 0 sends none to other ranks here."""
     module.dist = _AsRankZero(module.dist)
 
 
 def _leave_own_tensors(module: Any) -> None:
-    """Makes `zero.Init` move only the program's tensors to the GPU, not those that autofit makes."""
+    """Makes `zero.Init` move only tensors of the program to the GPU, not those that autofit makes."""
     wrap = module.zero_wrapper_for_fp_tensor_constructor
 
     def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -115,14 +115,14 @@ def _leave_own_tensors(module: Any) -> None:
 
 
 def _is_program() -> bool:
-    """Whether a `FakeDeviceMode` is active, so that the running code is the program's."""
+    """Whether a `FakeDeviceMode` is active, which means that the program's code is running."""
     return any(isinstance(mode, FakeDeviceMode) for mode in current_modes())
 
 
 def _know_nothing(module: Any) -> None:
-    """Makes `cpuinfo.get_cpu_info` return an empty dict, as it would start other programs.
+    """Makes `cpuinfo.get_cpu_info` return an empty dict instead of starting other programs.
 
-    DeepSpeed uses it only for a warning.
+    DeepSpeed needs the result only for a warning.
     """
     module.get_cpu_info = dict
 

@@ -1,8 +1,9 @@
 """Lets optimum-quanto (release 0.2.7) pack and quantize fake tensors as it does plain ones.
 
-Weights and caches of 4 bits are packed, two numbers to a byte, only if they come as plain tensors
-(`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). Quantizing is an operator whose kernel is Python
-(library/quantize.py); that kernel is run, for a fake device would else see its result alone.
+optimum-quanto packs 4-bit weights and caches, two numbers per byte, only if they are plain tensors
+(`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). It quantizes by an operator whose kernel is written
+in Python (library/quantize.py); that kernel is run here, since the operator's fake function shows only the
+result.
 """
 
 from __future__ import annotations

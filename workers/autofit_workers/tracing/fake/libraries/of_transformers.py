@@ -1,10 +1,10 @@
 """Makes transformers treat fake tensors as those of a real GPU.
 
-transformers takes a fake tensor for a sign that the program is compiled or exported, and then goes ways that
-no plain run goes: the mask of a batch without padding is made and given to attention, which else takes none
-(`_ignore_causal_mask_sdpa` of masking_utils.py, `is_tracing` of utils/import_utils.py, transformers 5).
+For transformers a fake tensor means that the program is being compiled or exported, and it then behaves
+differently: it makes an attention mask even for a batch without padding (`_ignore_causal_mask_sdpa` of
+masking_utils.py, `is_tracing` of utils/import_utils.py, transformers 5).
 
-A program that has its layers dealt out (`device_map="auto"`) has one card here, and the answer says so.
+A program that distributes layers over GPUs (`device_map="auto"`) sees one GPU here; a note tells the user.
 """
 
 from __future__ import annotations

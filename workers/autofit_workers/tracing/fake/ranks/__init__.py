@@ -1,5 +1,5 @@
 """Runs `torch.distributed` code as one rank on the fake device, without the other processes.
 
-`group` is the process group, whose collectives move nothing; `collectives` has what collectives allocate;
-`dtensors` lets tensors that are spread over ranks hold fake ones.
+`group` makes the fake process group, whose collectives move no data; `collectives` allocates what collectives
+do; `dtensors` lets `DTensor`s hold fake tensors; `pipelines` lets pipeline stages exchange tensors.
 """

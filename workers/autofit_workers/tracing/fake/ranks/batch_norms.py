@@ -1,7 +1,7 @@
 """Shape functions of `SyncBatchNorm`'s operators, which PyTorch has for GPUs alone.
 
-The source is aten/src/ATen/native/cuda/Normalization.cu and Normalization.cuh. Statistics are in float32
-where the input is of half precision. The scratch of a reduction over many rows, some KiB, is left out.
+Sources are Normalization.cu and Normalization.cuh in aten/src/ATen/native/cuda. Statistics are float32 for
+inputs of half precision. Scratch memory of reductions over many rows, some KiB, is not predicted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def install() -> torch.library.Library:
-    """Registers shape functions for `SyncBatchNorm`'s operators, as long as the returned library lives."""
+    """Registers fake functions for `SyncBatchNorm`'s operators, until the returned library is deleted."""
     library = torch.library.Library("aten", "IMPL")
     for name, function in _SHAPES.items():
         library.impl(name, function, "Meta")

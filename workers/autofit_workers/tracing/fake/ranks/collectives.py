@@ -1,9 +1,9 @@
 """Memory that collectives such as `all_gather` allocate on a rank beside their results.
 
-PyTorch knows the results of most collectives on fake tensors. Here is the rest: those of several tensors at a
-time, and what NCCL's process group takes for itself. The group exchanges lists of tensors as one flat tensor
-(`newLikeFlat` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: `allgather`, `reduce_scatter`); gloo's
-takes none on the CPU of which PyTorch's allocator knows.
+PyTorch has fake functions for the results of most collectives. This file adds collectives of several tensors
+at a time, and the temporaries of NCCL's process group, which exchanges a list of tensors as one flat tensor
+(`newLikeFlat` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, for `allgather` and `reduce_scatter`).
+gloo's process group allocates no temporaries through PyTorch's CPU allocator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.fake.ranks import batch_norms
 
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # that collectives are operators of
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # of collectives' operators
 _OF_SEVERAL = (
     "allreduce_coalesced_",
     "allgather_coalesced_",
@@ -28,14 +28,14 @@ _library: list[torch.library.Library] = []
 
 
 def _done() -> Any:
-    """`Work` of a finished collective, boxed as c10d's operators return it."""
+    """Finished `torch.distributed.Work`, boxed as c10d's operators return it."""
     from autofit_workers.pytorch.collectives import FakeWork
 
     return FakeWork().boxed()
 
 
 def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
-    """Reduced tensors and finished `Work`, from whose future DDP's reducer takes its buckets."""
+    """Tensors of an all-reduce, and a finished `Work` whose future has them, as DDP's reducer needs."""
     from autofit_workers.pytorch.collectives import work_of_future
 
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
@@ -54,7 +54,7 @@ def _reduced(outputs: list[Tensor], inputs: list[list[Tensor]], *_others: object
 
 
 def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
-    """New tensor as large as all of `tensors`; None if their shapes differ or they are not on the GPU."""
+    """New flat tensor as large as `tensors` together; None if shapes differ or they are not on the GPU."""
     first = tensors[0]
     if not first.is_cuda or any(each.shape != first.shape for each in tensors):
         return None
@@ -62,7 +62,7 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def _let_waits_be_seen() -> None:
-    """Reports each `Work.wait`, which makes the current stream wait for a collective, but not the host."""
+    """Reports each `Work.wait`: the current stream, but not the host, waits for the collective."""
     from autofit_workers.pytorch.collectives import FakeWork
 
     kinds: tuple[Any, ...] = (torch.distributed.Work, FakeWork)
@@ -79,7 +79,11 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> dict[Any, Callable[..., Any]]:
-    """Registers collectives that PyTorch has no fake functions for; returns replacements by operator."""
+    """Registers fake functions for collectives that lack them.
+
+    Returns:
+        By operator, functions that replace collectives, for `composites.WITH_TEMPORARIES`.
+    """
     from autofit_workers.pytorch.collectives import AsyncCollectiveTensor
 
     library = torch.library.Library("c10d", "IMPL")
@@ -92,7 +96,7 @@ def install() -> dict[Any, Callable[..., Any]]:
         c10d.allreduce_.default: _all_reduced,
         c10d.allgather_.default: _gathered,
         c10d.reduce_scatter_.default: _reduced,
-        functional.wait_tensor.default: torch.ops.aten.alias.default,  # it gives back what it was given
-        # A class around the result, which waits where it is used; the fake function would copy here too.
+        functional.wait_tensor.default: torch.ops.aten.alias.default,  # returns its argument
+        # A wrapper that waits when the result is used; PyTorch's fake function would copy the result.
         functional._wrap_tensor_autograd.default: AsyncCollectiveTensor,
     }

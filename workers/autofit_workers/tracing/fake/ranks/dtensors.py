@@ -1,9 +1,9 @@
 """Lets a `DTensor` hold a fake tensor.
 
-A `DTensor` is a class of PyTorch's own around the part of a tensor that this rank has. The fake device's mode
-leaves its operators to that class, which hands on those of the parts. To find out what becomes of the
-whole, the class runs the operator on tensors without memory, once for each combination of shapes: these are
-no allocations.
+A `DTensor` wraps this rank's shard of a tensor. The fake device's mode leaves operators on `DTensor`s to that
+class, which runs them on the shards. To find the shape of the whole result, the class also runs each operator
+on tensors without memory, once for each combination of shapes; these runs are hidden from the mode, as they
+allocate nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from autofit_workers.pytorch.dispatch import DispatchKey, DispatchKeySet, disabl
 from autofit_workers.pytorch.tensors import dtensor_new, make_wrapper_subclass
 from autofit_workers.tracing.fake.fake_gpu import TOLD
 
-_PHILOX_BYTES = 16  # of a GPU's generator, which is not there: its seed and how far it has come
-# A wrapper has the dispatch keys of its device; the one that C++ is told has an autocast of its own.
+_PHILOX_BYTES = 16  # state of a GPU's random generator: seed and offset
+# A wrapper's dispatch keys follow from the device that C++ sees, XLA, so CUDA's autocast key has to be added.
 _AUTOCAST = DispatchKeySet(DispatchKey.AutocastCUDA)
-# Those that `_dtensor__new__` hands on from the part (torch/csrc/autograd/python_variable.cpp).
+# Dispatch keys that `_dtensor__new__` copies from the shard (torch/csrc/autograd/python_variable.cpp).
 _HANDED_ON = DispatchKeySet(DispatchKey.Conjugate).add(DispatchKey.Negative)
 
 
 def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
-    """New `DTensor`, on the GPU with CUDA's autocast key, otherwise made as `_dtensor__new__` does."""
+    """New `DTensor` made as by `_dtensor__new__`, but with CUDA's autocast key if the shard is on the GPU."""
     if local_tensor.device.type != "cuda":
         return dtensor_new(cls, local_tensor, spec, requires_grad=requires_grad)
     made: Any = make_wrapper_subclass(
@@ -42,7 +42,7 @@ def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad:
 
 
 def _made_of(cls: Any, elem: torch.Tensor) -> Any:
-    """New `AsyncCollectiveTensor` around `elem`; C++ sees the device that it sees for fake tensors."""
+    """New `AsyncCollectiveTensor` around `elem`; C++ sees it on the device on which it sees fake tensors."""
     on_gpu = elem.device.type == "cuda"
     made: Any = make_wrapper_subclass(
         cls,
@@ -67,7 +67,7 @@ def install() -> None:
     from autofit_workers.pytorch.dtensors import DEVICE_STATE, PROPAGATE_SHAPES
 
     dtensor, awaited = DTensor, AsyncCollectiveTensor  # type: Any, Any
-    # C++ was told another device of the part; see `fake_gpu`.
+    # C++ would report the device XLA; see `fake_gpu`.
     dtensor.device = property(lambda self: self._local_tensor.device)
     awaited.device = property(lambda self: self.elem.device)
     for kind in (dtensor, awaited):

@@ -1,7 +1,7 @@
 """Fake process group of any number of ranks, of which this process is one.
 
-PyTorch has such a group, its backend `fake`, whose collectives leave everything as it is. It takes the place
-of every backend that a program names, and reports the name of that backend, for programs ask for it.
+PyTorch's backend `fake` makes such a group; its collectives move no data. It replaces every backend that a
+program requests, and reports the requested backend's name to the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autofit_workers.workload.libraries.finders import when_imported
 
 NCCL = "nccl"
 _FAKE = "fake"
-_TIMEOUT = timedelta(minutes=10)  # PyTorch's own warns where it was built without NCCL
+_TIMEOUT = timedelta(minutes=10)  # PyTorch's default warns if it was built without NCCL
 
 
 class _Told(Protocol):
@@ -35,21 +35,22 @@ _told: list[_Told] = []
 
 
 def on_join(tell: _Told) -> None:
-    """Registers `tell`, which is called whenever the program joins a process group.
+    """Registers a function to call whenever the program calls `init_process_group`.
 
-    `is_eager` tells whether NCCL meets at once (`device_id`).
+    Args:
+        tell: called with `is_eager`: whether `device_id` was given, so that NCCL connects at once.
     """
     _told.append(tell)
 
 
 @functools.cache
 def install() -> None:
-    """Replaces every process group of this process by a fake one, for good."""
+    """Makes every process group that this process creates a fake one, for good."""
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     _let_groups_be_fake(c10d)
     for each in (distributed, c10d):
-        each.is_nccl_available = lambda: True  # PyTorch's builds for CUDA have it
+        each.is_nccl_available = lambda: True  # as in PyTorch's CUDA builds
         each.all_gather_object = _gathered
         each.gather_object = _gathered_by_one
         each.broadcast_object_list = _kept
@@ -61,14 +62,14 @@ def install() -> None:
 
 
 def _let_ranks_save_alone(utils: ModuleType) -> None:
-    """Lets a rank save or load a checkpoint without exchanging its plan with the other ranks."""
+    """Lets a rank save or load a distributed checkpoint without exchanging its plan with other ranks."""
     wrapper: Any = vars(utils)["_DistWrapper"]
     initialize = wrapper.__init__
     wrapper.__init__ = lambda self, group, _use_dist, rank: initialize(self, group, False, rank)
 
 
 def _let_parts_be_saved(planner: ModuleType) -> None:
-    """Turns off the check that a checkpoint holds whole tensors, as other ranks' parts are missing."""
+    """Turns off the check that a distributed checkpoint is complete, as other ranks' shards are missing."""
     checked: Any = vars(planner)["_validate_global_plan"]
     nothing_wrong = checked([], vars(planner)["Metadata"]({}))
     vars(planner)["_validate_global_plan"] = lambda *_args: nothing_wrong
@@ -76,7 +77,7 @@ def _let_parts_be_saved(planner: ModuleType) -> None:
 
 @functools.cache
 def _prepare() -> None:
-    """Installs fake collectives, `DTensor`, pipelines and addresses at a program's first group."""
+    """Installs fake collectives, `DTensor`s, pipelines and addresses, when the first group is created."""
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
     pipelines.install()
@@ -85,7 +86,7 @@ def _prepare() -> None:
 
 @contextmanager
 def joined(num_ranks: int, rank: int) -> Iterator[None]:
-    """Context in which the program is rank `rank` of `num_ranks` ranks."""
+    """Context in which this process is rank `rank` of a fake process group of `num_ranks` ranks."""
     distributed = torch.distributed
     distributed.init_process_group(NCCL, world_size=num_ranks, rank=rank)
     try:
@@ -96,9 +97,9 @@ def joined(num_ranks: int, rank: int) -> Iterator[None]:
 
 
 def _forget_meshes() -> None:
-    """Clears `DTensor`'s cached results, which name process groups that are gone.
+    """Clears `DTensor`'s cache, whose results refer to destroyed process groups.
 
-    New meshes count as equal to the old ones.
+    The cache would be used again, since device meshes of new groups compare equal to old ones.
     """
     from autofit_workers.pytorch.dtensors import clear_sharding_cache
 
@@ -131,7 +132,7 @@ def _let_groups_be_fake(c10d: Any) -> None:
             timeout=given.get("timeout") or _TIMEOUT,
             world_size=_said(given.get("world_size"), "WORLD_SIZE", 1),
             rank=_said(given.get("rank"), "RANK", 0),
-            store=FakeStore(),  # there is nobody to meet
+            store=FakeStore(),  # no other process exists
         )
         for tell in _told:
             tell(is_eager=given.get("device_id") is not None)
@@ -147,12 +148,12 @@ def _let_groups_be_fake(c10d: Any) -> None:
 
 
 def _said(given: int | None, variable: str, default: int) -> int:
-    """World size or rank that a program gave; else the environment variable's, or `default`."""
+    """World size or rank that a program gave, else the value of an environment variable, or `default`."""
     return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
 
 
 def _kept(*_args: Any, **_kwargs: Any) -> None:
-    """Does nothing: objects that ranks exchange are taken to be like this rank's own."""
+    """Does nothing: objects received from other ranks are taken to equal this rank's own."""
 
 
 def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -1,11 +1,12 @@
 """Lets the stages of a pipeline exchange tensors with ranks that do not exist in a prediction.
 
-Before their first step all stages agree, by sending a number along the pipeline, whether they were told the
-shapes of what they exchange or have to find them out. Here nobody answers: what this rank was told decides.
-Each of those numbers takes one block of the allocator's smallest size, for a moment.
+Before the first step all stages agree, by sending a number along the pipeline, whether they know the shapes
+of the tensors that they exchange or have to infer them. Here other stages do not exist, so this rank's stages
+decide alone. The numbers, which take a block of the allocator's smallest size for a moment, are not
+predicted.
 
-What was sent lives as long as the work that sends it: NCCL's group keeps it among the work's outputs
-(`pointToPoint` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp), and gloo's does alike.
+A sent tensor lives as long as the `Work` of the send: NCCL's process group keeps it among the work's outputs
+(`pointToPoint` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp), and so does gloo's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 
 class _Exchange:
-    """`Work` of a send or receive, which keeps its tensor alive."""
+    """Wrapper of the `Work` of a send or receive that keeps its tensor alive."""
 
     def __init__(self, work: Any, tensor: torch.Tensor) -> None:
         self._work = work

@@ -1,9 +1,10 @@
 """Buffers that cuSPARSE and Thrust allocate within operators on sparse tensors.
 
-cuSPARSE says how much it wants when it is asked on the card (`cusparseSpMM_bufferSize` and its like, in
-cuda/SparseBlasImpl.cpp and cuda/SparseCUDABlas.cpp), and its documentation has no sizes. Some algorithms want
-nothing; others divide the elements among threads. So a product takes between nothing and as much as the
-sparse matrix has, likely a number for each row. `cusparseSpGEMM` keeps the products that it adds up.
+Only cuSPARSE on a card reports the size of its buffers (`cusparseSpMM_bufferSize` and similar functions,
+called in cuda/SparseBlasImpl.cpp and cuda/SparseCUDABlas.cpp); its documentation gives none. Some algorithms
+need no buffer; others divide the elements among threads. So the buffer of a product is estimated between
+nothing and the size of the sparse matrix, likely one number per row. `cusparseSpGEMM` stores the products
+that it sums.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from autofit_workers.tracing.fake.library_memory import library_memory
 from autofit_workers.tracing.fake.sparse.tensors import Parts
 
 _POINTER_BYTES = 8
-_INDEX_BYTES = 4  # as cuSPARSE counts products
-_FEWEST_OF_A_TILE = 256  # elements that are sorted together, of the smallest tiles
+_INDEX_BYTES = 4  # of cuSPARSE's int32 indices
+_FEWEST_OF_A_TILE = 256  # least number of elements in a tile that Thrust sorts
 
 
 def for_product(matrix: Parts) -> Tensor:
-    """Buffer that cuSPARSE takes for sparse times dense matrix or vector (SpMM, SpMV), or SDDMM."""
+    """Buffer of cuSPARSE for a sparse times a dense matrix or vector (SpMM, SpMV), or for SDDMM."""
     rows_bytes = _POINTER_BYTES * (matrix.size[-2] + 1)
     copy_bytes = sum(each.numel() * each.element_size() for each in (*matrix.indices, matrix.values))
     return library_memory(between(0, min(rows_bytes, copy_bytes), copy_bytes), CUSPARSE_BUFFER)
 
 
 def for_sparse_product(num_products: int, value_bytes: int) -> Tensor:
-    """Buffer that cuSPARSE takes for sparse times sparse (SpGEMM).
+    """Buffer of cuSPARSE for a product of two sparse matrices (SpGEMM).
 
-    An index and a value for each product, 1 to 4 times.
+    Its size is 1 to 4 times an index and a value for each of `num_products` multiplications.
     """
     once_bytes = num_products * (_INDEX_BYTES + value_bytes)
     return library_memory(between(once_bytes, 2 * once_bytes, 4 * once_bytes), CUSPARSE_BUFFER)
 
 
 def for_sort(num_elements: int, element_bytes: int) -> Tensor:
-    """Buffer for Thrust's merge sort: a copy of the sorted elements, and the bounds of its tiles.
+    """Buffer for Thrust's merge sort: a copy of the elements, and a number for each tile.
 
-    CUB's `DeviceMergeSort` (cub/device/dispatch/dispatch_merge_sort.cuh): a number for each tile.
+    Source: CUB's `DeviceMergeSort` (cub/device/dispatch/dispatch_merge_sort.cuh).
     """
     sorted_bytes = num_elements * element_bytes
     most_bytes = sorted_bytes + _POINTER_BYTES * (num_elements // _FEWEST_OF_A_TILE + 1)

@@ -1,6 +1,6 @@
-"""Allocations of operators on compressed sparse tensors (CSR, CSC, BSR, BSC).
+"""Operators on compressed sparse tensors (CSR, CSC, BSR, BSC), which allocate what ATen's CUDA code does.
 
-Sources are SparseCsrTensor.cpp and SparseCsrTensorMath.cpp.
+Sources are SparseCsrTensor.cpp and SparseCsrTensorMath.cpp. `gpu` is the fake GPU's dispatch mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def of_tensors(
 ) -> Tensor:
     """Compressed tensor that takes over the given indices and values (`sparse_compressed_tensor`).
 
-    A size that is not given is that of the largest index, as `sparse_compressed_tensor` finds it.
+    Without `size`, it follows from the indices, as in `sparse_compressed_tensor`.
+
+    Args:
+        compressed: row offsets, or column offsets of CSC and BSC.
+        plain: column indices, or row indices of CSC and BSC.
     """
     if size is None:
         size = _size_of(layout, compressed, plain)
@@ -40,7 +44,7 @@ def of_tensors(
 
 
 def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
-    """Size of a matrix, found from its indices (`_estimate_sparse_compressed_tensor_size`)."""
+    """Size of a compressed matrix by its indices (`_estimate_sparse_compressed_tensor_size`)."""
     sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
     return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
 
@@ -64,7 +68,7 @@ def empty(
 
 
 def copied(parts: Parts) -> Parts:
-    """Copies of a compressed tensor's indices and values."""
+    """`Parts` with copies of a compressed tensor's indices and values."""
     first, second = parts.indices
     return dataclasses.replace(parts, indices=(first.clone(), second.clone()), values=parts.values.clone())
 
@@ -77,7 +81,7 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Function that applies `function` to a compressed tensor's values and copies its indices.
 
-    As `get_result_tensor_for_unary_op` does.
+    Source: `get_result_tensor_for_unary_op`.
     """
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -91,10 +95,12 @@ def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """Transposed compressed matrix, of the same indices in another layout (`sparse_compressed_transpose`).
+    """Transposed compressed matrix (`sparse_compressed_transpose`).
+
+    It has the same indices, in the other layout: CSC for CSR, and so on.
 
     Raises:
-        RuntimeError: other dimensions than the two of a matrix.
+        RuntimeError: `first` or `second` is not one of the matrix's two dimensions.
     """
     parts = parts_of(tensor)
     num_dims = len(parts.size)

@@ -31,7 +31,7 @@ aten: Any = torch.ops.aten
 def copied(
     gpu: Device, tensor: Tensor, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """Copy of a sparse tensor to another dtype or device (`_to_copy`); a real tensor on the CPU."""
+    """Copy of a sparse tensor with another dtype or device (`_to_copy`); a copy on the CPU is real."""
     parts = parts_of(tensor)
     where = torch.device(device or "cuda")
     how = {"device": where, "non_blocking": options.get("non_blocking", False)}
@@ -71,7 +71,7 @@ def to_dense(
 ) -> Tensor:
     """Dense copy of a sparse tensor: zeros to which its elements are added.
 
-    In compressed layouts an offset is worked out for each element.
+    For compressed layouts this also allocates each element's offset in the dense tensor.
     """
     parts = parts_of(tensor)
     dense = torch.zeros(parts.size, dtype=dtype or parts.values.dtype, device="cuda")
@@ -84,7 +84,7 @@ def to_dense(
     offsets = columns + rows * parts.size[-1] + in_batches * math.prod(parts.size)
     block = math.prod(parts.values.shape[1:])
     dense.view(-1, block).index_add_(0, offsets, parts.values.reshape(-1, block))
-    return dense.clone() if parts.layout in BLOCKED else dense  # whose tiles are put in order
+    return dense.clone() if parts.layout in BLOCKED else dense  # blocks are rearranged
 
 
 def _pairs(parts: Parts) -> Tensor:
@@ -100,9 +100,10 @@ def _of_dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_coordinates(gpu: Device, tensor: Tensor, sparse_dim: Any = None, **_options: Any) -> Tensor:
-    """COO tensor made from a dense or a compressed tensor (`_to_sparse`).
+    """COO tensor of a dense or compressed tensor's elements (`_to_sparse`); a COO tensor itself.
 
-    Of a dense tensor, dimensions from `sparse_dim` on stay dense.
+    Args:
+        sparse_dim: first dimension of a dense tensor that stays dense; None for none.
     """
     if not is_sparse(tensor):
         if isinstance(sparse_dim, int) and sparse_dim != tensor.dim():
@@ -124,7 +125,7 @@ def _with_dense_dimensions(gpu: Device, tensor: Tensor, sparse_dim: int) -> Tens
 
 
 def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
-    """Function that converts a tensor of any layout to `layout` (`_to_sparse_csr` and its like)."""
+    """Function that converts a tensor of any layout to the compressed `layout`, as `_to_sparse_csr` does."""
 
     def convert(gpu: Device, tensor: Tensor, *blocks: Any, **_options: Any) -> Tensor:
         if layout in BLOCKED:
@@ -143,7 +144,7 @@ def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
 def masked(gpu: Device, tensor: Tensor, mask: Tensor) -> Tensor:
     """Compressed tensor of a dense tensor's values where a compressed mask has elements.
 
-    The mask is made dense (`sparse_mask_sparse_compressed`).
+    PyTorch makes the mask dense first (`sparse_mask_sparse_compressed`).
 
     Raises:
         UnsupportedError: the mask's layout is blocked.
@@ -162,32 +163,32 @@ def masked(gpu: Device, tensor: Tensor, mask: Tensor) -> Tensor:
 
 
 def _row_starts(num_rows: int, like: Tensor) -> Tensor:
-    """Row offsets of a compressed layout, in int64 (`_convert_indices_from_coo_to_csr`)."""
+    """Row offsets of a compressed layout: `num_rows + 1` of int64 (`_convert_indices_from_coo_to_csr`)."""
     return torch.empty(num_rows + 1, dtype=torch.int64, device=like.device)
 
 
 def _dense_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """Compressed tensor of a dense one's nonzero elements (`dense_to_sparse_compressed`).
+    """Compressed tensor of a dense tensor's nonzero elements (`dense_to_sparse_compressed`).
 
-    Its plain indices are views of the elements' positions.
+    Its plain indices are a view of the output of `nonzero`, which they keep alive.
     """
     mask = tensor != 0
     return _of_mask(gpu, tensor, layout, mask, tensor)
 
 
 def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, tiles: Tensor) -> Tensor:
-    """Compressed tensor of the elements, or tiles, that a mask selects from a matrix."""
+    """Compressed tensor of the elements or blocks that `mask` selects from `tiles`."""
     if layout not in BY_ROWS:
         mask, tiles = mask.transpose(0, 1), tiles.transpose(0, 1)
     places = mask.nonzero()
     starts = _row_starts(mask.shape[0], tensor)
-    chosen = places.new_empty(len(places))  # the same ones, of the mask as one row
+    chosen = places.new_empty(len(places))  # positions in the flattened mask
     values = tiles.flatten(0, 1).index_select(0, chosen)
     return made(gpu, Parts(layout, tuple(tensor.shape), (starts, places.select(1, 1)), values))
 
 
 def _coordinates_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """Compressed tensor of a COO one (`coo_to_sparse_csr`); layouts by columns transpose it first."""
+    """Compressed copy of a COO tensor (`coo_to_sparse_csr`); for CSC it is transposed first."""
     if layout not in BY_ROWS:
         flipped = _coordinates_to_compressed(gpu, coo.transposed(gpu, tensor, 0, 1), TRANSPOSED[layout])
         parts = parts_of(flipped)
@@ -212,7 +213,7 @@ def _flipped(gpu: Device, parts: Parts, layout: torch.layout) -> Tensor:
 
 
 def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[int, int]) -> Tensor:
-    """Blocked tensor of a matrix's blocks that have a nonzero element (`_to_sparse_bsr`)."""
+    """BSR or BSC tensor of a matrix's blocks that have a nonzero element (`_to_sparse_bsr`)."""
     if is_sparse(tensor):
         tensor = to_dense(gpu, tensor)
     is_there = tensor != 0
@@ -221,6 +222,6 @@ def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[i
 
 
 def _tiled(tensor: Tensor, block: tuple[int, int]) -> Tensor:
-    """Copy of a matrix in which each block's elements lie together (`_tile_tensor`)."""
+    """Copy of a matrix in which the elements of each block are contiguous (`_tile_tensor`)."""
     rows, columns = (size // each for size, each in zip(tensor.shape, block, strict=True))
     return tensor.reshape(rows, block[0], columns, block[1]).transpose(1, 2).contiguous()

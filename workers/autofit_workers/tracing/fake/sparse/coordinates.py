@@ -1,6 +1,7 @@
-"""Allocations of operators on sparse tensors of coordinates (COO).
+"""Operators on sparse COO tensors, which allocate what ATen's CUDA code does.
 
-Sources are SparseTensor.cpp, SparseTensorMath.cpp and cuda/ of both.
+Sources are SparseTensor.cpp, SparseTensorMath.cpp and their counterparts in cuda/. `gpu` is the fake GPU's
+dispatch mode.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def of_tensors(  # noqa: PLR0917 - the operator's own signature
     is_coalesced: bool | None = None,
     **_options: Any,
 ) -> Tensor:
-    """COO tensor of the given indices and values (`_sparse_coo_tensor_with_dims_and_tensors`).
+    """COO tensor that takes over given indices and values (`_sparse_coo_tensor_with_dims_and_tensors`).
 
-    Every constructor calls this operator.
+    Every public constructor of COO tensors calls this operator.
     """
     return made(gpu, coordinates(tuple(size), indices, values, is_coalesced=bool(is_coalesced)))
 
@@ -69,14 +70,17 @@ def empty(
 
 
 def flattened(parts: Parts, *, clones: bool = False) -> Tensor:
-    """Linear index of each element of a COO tensor (`flatten_indices` of SparseTensorUtils.cpp)."""
+    """Linear index of each stored element of a COO tensor (`flatten_indices` of SparseTensorUtils.cpp).
+
+    With one sparse dimension it is a view of the indices, unless `clones`.
+    """
     if parts.sparse_dim == 1 and not clones:
         return parts.indices[0].select(0, 0)
     return torch.empty(parts.num_elements, dtype=torch.int64, device=parts.values.device)
 
 
 def _places(parts: Parts) -> Tensor | None:
-    """Known values of each stored element's linear index; None if the indices are unknown."""
+    """Linear index of each stored element as a real tensor; None if the indices' values are unknown."""
     found = known(parts.indices[0])
     if found is None or found.is_made_up:
         return None
@@ -85,7 +89,10 @@ def _places(parts: Parts) -> Tensor | None:
 
 
 def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
-    """Coalesced COO tensor, made as by `_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu."""
+    """Coalesced copy of a COO tensor (`_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu).
+
+    A tensor that is coalesced is returned itself.
+    """
     parts = parts_of(tensor)
     if parts.is_coalesced:
         return tensor
@@ -108,7 +115,10 @@ def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
 
 
 def _different(parts: Parts) -> tuple[int, Tensor | None]:
-    """Number of distinct linear indices, assumed if unknown; and the indices themselves, or None."""
+    """Number of distinct linear indices, and the indices as a real tensor.
+
+    If the indices are unknown, the number is assumed and the tensor None.
+    """
     places = _places(parts)
     if places is not None:
         found = torch.unique(places)
@@ -120,17 +130,17 @@ def _different(parts: Parts) -> tuple[int, Tensor | None]:
 
 
 def copied(parts: Parts) -> Parts:
-    """Copies of a COO tensor's indices and values."""
+    """`Parts` with copies of a COO tensor's indices and values."""
     return dataclasses.replace(
         parts, indices=tuple(each.clone() for each in parts.indices), values=parts.values.clone()
     )
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """Copy of a COO tensor; `AccumulateGrad` takes over the gradient's indices and values uncopied.
+    """Copy of a COO tensor; within the autograd node `AccumulateGrad`, the tensor's own parts uncopied.
 
-    `accumulateGrad` (torch/csrc/autograd/functions/accumulate_grad.h) does so where it has the last
-    reference; to a fake tensor there is always another one.
+    PyTorch's `accumulateGrad` (torch/csrc/autograd/functions/accumulate_grad.h) takes over a gradient to
+    which it holds the last reference. A fake tensor always has another reference, so it would be cloned.
     """
     parts = parts_of(tensor)
     node: Any = current_node()
@@ -141,7 +151,7 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Function that applies `function` to a COO tensor's values and copies its indices.
 
-    As `coalesced_unary_ufunc` of SparseUnaryOps.cpp does.
+    It coalesces the tensor first. Source: `coalesced_unary_ufunc` of SparseUnaryOps.cpp.
     """
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -167,7 +177,11 @@ def _with_copied_indices(parts: Parts, values: Tensor) -> Parts:
 
 
 def multiplied(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """COO tensor times a number, or times a dense tensor's elements at its indices (`mul_sparse`)."""
+    """Elementwise product of a COO tensor with a number or a dense tensor (`mul_sparse`).
+
+    Raises:
+        UnsupportedError: both tensors are sparse.
+    """
     tensor, other = (first, second) if is_sparse(first) else (second, first)
     if is_sparse(other):
         raise UnsupportedError(
@@ -187,9 +201,9 @@ def divided(gpu: Device, tensor: Tensor, other: Tensor, **kwargs: Any) -> Tensor
 
 
 def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor:
-    """COO tensor of a dense tensor's values at a mask's indices, multiplied by ones (`sparse_mask`)."""
+    """COO tensor of a tensor's values at the indices of a sparse mask (`sparse_mask`)."""
     parts = parts_of(mask)
-    if is_sparse(tensor):  # `sparse_mask_helper`: both are searched
+    if is_sparse(tensor):  # `sparse_mask_helper` flattens the indices of both
         searched = parts_of(coalesced(gpu, tensor)), flattened(parts, clones=True)
         del searched
         return made(gpu, _with_copied_indices(parts, torch.empty_like(parts.values)))
@@ -199,7 +213,11 @@ def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor
 
 
 def joined(gpu: Device, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """Concatenation of COO tensors (`cat_sparse`): all values, with shifted indices."""
+    """Concatenation of COO tensors along a sparse dimension (`cat_sparse`).
+
+    Raises:
+        UnsupportedError: `dim` is a dense dimension.
+    """
     parts = [parts_of(each) for each in tensors]
     first = parts[0]
     dim %= len(first.size)
@@ -221,7 +239,7 @@ def norm(gpu: Device, tensor: Tensor, p: Any = 2, *_rest: Any, **_options: Any) 
 
 
 def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Sum of two tensors (`add_sparse`): dense if the first is, else a COO tensor of both terms' elements."""
+    """Sum of a dense or COO tensor and a COO tensor (`add_sparse`); dense if `first` is dense."""
     if not is_sparse(first):
         return _add_to(gpu, first.clone(), second)
     if not is_sparse(second):
@@ -233,7 +251,7 @@ def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tens
 
 
 def added_in_place(gpu: Device, target: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Adds a sparse tensor to `target` in place; a sparse target gets the sum's indices and values."""
+    """Adds a COO tensor to `target` in place; a sparse target gets new indices and values."""
     if not is_sparse(target):
         return _add_to(gpu, target, other)
     return become(target, parts_of(added(gpu, target, other, alpha=alpha)))
@@ -242,8 +260,8 @@ def added_in_place(gpu: Device, target: Tensor, other: Tensor, *, alpha: Any = 1
 def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
     """Adds a COO tensor's elements to the dense `target` in place (`add_out_dense_sparse_cuda`).
 
-    There are kernels of two kinds: that for a coalesced tensor finds the places itself; the other is given
-    their numbers (`index_add_`).
+    For a coalesced tensor PyTorch's kernel computes linear indices itself; for others they are allocated and
+    passed to `index_add_`.
     """
     parts = parts_of(sparse)
     num = parts.num_elements
@@ -254,7 +272,7 @@ def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """Transposed copy of a COO tensor, made by swapping rows of its indices (ATen/native/TensorShape.cpp)."""
+    """Transposed copy of a COO tensor with two rows of its indices swapped (ATen/native/TensorShape.cpp)."""
     parts = copied(parts_of(tensor))
     (indices,) = parts.indices
     one, other = indices.select(0, first), indices.select(0, second)
@@ -290,7 +308,7 @@ def summed(
 
 
 def summed_backward(gpu: Device, grad: Tensor, tensor: Tensor, dim: Sequence[int]) -> Tensor:
-    """Gradient of a COO tensor's sum, for its stored elements (`_sparse_sum_backward_cuda`)."""
+    """Gradient of a COO tensor's sum at its stored elements (`_sparse_sum_backward_cuda`)."""
     parts = parts_of(coalesced(gpu, tensor))
     dims = {each % len(parts.size) for each in dim}
     if not is_sparse(grad):

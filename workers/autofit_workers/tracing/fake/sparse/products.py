@@ -1,6 +1,7 @@
-"""Allocations of matrix products with sparse matrices.
+"""Matrix products with sparse matrices, which allocate what ATen's CUDA code does.
 
-Sources are SparseCUDATensorMath.cu, SparseBlas.cpp and SparseBlasImpl.cpp of cuda/.
+Sources are SparseCUDATensorMath.cu, SparseBlas.cpp and SparseBlasImpl.cpp in cuda/. `gpu` is the fake GPU's
+dispatch mode.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from autofit_workers.tracing.values.decisions import here, running
 aten: Any = torch.ops.aten
 
 _ADDED = aten._sparse_addmm.default
-# Of coordinates; `AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES` of cuda/SparseBlasLegacy.cpp.
+# Dtypes of COO products (`AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES` of cuda/SparseBlasLegacy.cpp).
 _DTYPES = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int"}
 
 
 def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product (`mm`) with a sparse matrix, added to new zeros that are not read."""
+    """Matrix product (`mm`) of which at least one factor is sparse.
+
+    With one dense factor PyTorch runs `addmm` on new zeros, which take memory too.
+    """
     if is_sparse(first) and is_sparse(second):
         return of_two_sparse(gpu, first, second)
     dense = second if is_sparse(first) else first
@@ -45,8 +49,12 @@ def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 def added(
     gpu: Device, total: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """Sum of a dense matrix and a product with a sparse one (`addmm` and `_sparse_addmm`)."""
-    del alpha  # is a number for the kernel
+    """Sum of a dense matrix and the product of a sparse and a dense one (`addmm` and `_sparse_addmm`).
+
+    Raises:
+        UnsupportedError: both factors are sparse.
+    """
+    del alpha  # a number, which takes no memory
     if is_sparse(first) and is_sparse(second):
         raise UnsupportedError(
             f"the sum with a product of two sparse matrices at {here()} is not followed: measure instead"
@@ -55,7 +63,7 @@ def added(
         shape = (first.shape[0], second.shape[1])
         of = _by_coordinates if first.layout is torch.sparse_coo else _by_compressed
         return of(gpu, shape, first, second)
-    # Dense times sparse is worked out as its transpose.
+    # PyTorch computes dense times sparse as the transpose of sparse times dense.
     flipped = added(gpu, total.t(), _flipped(gpu, second), first.t(), beta=beta)
     result: Tensor = flipped.t()
     return result
@@ -68,9 +76,12 @@ def _flipped(gpu: Device, matrix: Tensor) -> Tensor:
 
 
 def _by_coordinates(gpu: Device, shape: tuple[int, int], first: Tensor, second: Tensor) -> Tensor:
-    """Product of a COO and a dense matrix (`s_addmm_out_sparse_dense_cuda`), with int32 indices.
+    """Product of a COO and a dense matrix (`s_addmm_out_sparse_dense_cuda`).
 
-    Rows are compressed, and the result is first made with dense columns.
+    Temporaries are row offsets and columns in int32, the result in column-major order, and cuSPARSE's buffer.
+
+    Raises:
+        RuntimeError: PyTorch has no such product for the dtype.
     """
     if second.dtype not in _DTYPES:
         name = _NAMES.get(second.dtype, str(second.dtype).removeprefix("torch."))
@@ -98,7 +109,7 @@ def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: T
         first = conversions.to_compressed(torch.sparse_csr)(gpu, first)
     parts = parts_of(first)
     dense = second if _is_by_rows_or_columns(second) else second.contiguous()
-    if parts.layout not in BLOCKED:  # whose kernels are PyTorch's own, in Triton
+    if parts.layout not in BLOCKED:  # PyTorch's own Triton kernels need no buffer
         buffer = buffers.for_product(parts)
         del buffer
     _note(gpu, parts, dense, result)
@@ -108,7 +119,7 @@ def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: T
 def sampled(
     gpu: Device, matrix: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """Product of dense matrices at the elements of a sparse one (`sparse_sampled_addmm`)."""
+    """Sparse matrix plus the product of two dense ones at its stored elements (`sparse_sampled_addmm`)."""
     del beta, alpha
     result = compressed.clone(gpu, matrix)
     parts = parts_of(result)
@@ -120,7 +131,7 @@ def sampled(
 
 
 def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
-    """Sparse matrix times a vector (`mv`): by SpMV, or for COO as a matrix of one column."""
+    """Sparse matrix times a vector (`mv`): for COO as a product with one column, else by cuSPARSE's SpMV."""
     if matrix.layout is torch.sparse_coo:
         return product(gpu, matrix, vector.unsqueeze(-1)).squeeze(-1)
     result = vector.new_empty(matrix.shape[0])
@@ -134,7 +145,7 @@ def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Batched product with a COO tensor, one matrix at a time (`bmm_out_sparse_cuda`), with dense columns."""
+    """Batched product of a COO tensor and a dense one (`bmm_out_sparse_cuda`), stored column-major."""
     batch, rows, _ = first.shape
     result = second.new_empty((batch, second.shape[2], rows))
     dense = second.contiguous()
@@ -149,12 +160,12 @@ def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Product of two COO matrices, by SpGEMM with int32 rows (`sparse_sparse_matmul_cuda`).
+    """Product of two COO matrices by cuSPARSE's SpGEMM; its number of elements is assumed.
 
-    Source: cuda/SparseMatMul.cu.
+    Source: `sparse_sparse_matmul_cuda` of cuda/SparseMatMul.cu, with int32 indices.
 
     Raises:
-        UnsupportedError: the matrices are not both of coordinates.
+        UnsupportedError: the matrices are not both COO.
     """
     if not (first.layout is second.layout is torch.sparse_coo):
         raise UnsupportedError(
@@ -180,7 +191,10 @@ def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
-    """Numbers of multiplications, and of stored elements of the product, which is an assumed size."""
+    """Assumed numbers of multiplications, and of stored elements, of a product of two COO matrices.
+
+    The second is recorded as an assumed size.
+    """
     most = left.size[0] * right.size[1]
     mean = -(-right.num_elements // max(right.size[0], 1))
     products = left.num_elements * max(mean, 1)
@@ -189,7 +203,7 @@ def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
 
 
 def _note(gpu: Device, parts: Parts, dense: Tensor, result: Tensor, *others: Tensor) -> None:
-    """Notes a product's work: each stored element reads a row of the dense matrix."""
+    """Records a product's work: each stored element of the sparse matrix reads a row of the dense one."""
     read = gpu.unseen((max(parts.num_elements, 1), dense.shape[-1]), dense.dtype)
     gpu.note(_ADDED, (parts.values, *parts.indices, read, *others), result)
 
@@ -203,6 +217,9 @@ def _is_dense(matrix: Tensor) -> bool:
 
 
 def _is_by_rows_or_columns(matrix: Tensor) -> bool:
-    """Whether BLAS takes a matrix by rows (`is_blas_compatible_row_major_order`) or by columns."""
+    """Whether cuSPARSE reads a matrix uncopied, in row-major or column-major order.
+
+    Source: `is_blas_compatible_row_major_order` and its column-major counterpart.
+    """
     (rows, columns), (row, column) = matrix.shape, matrix.stride()
     return (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows))

@@ -1,4 +1,4 @@
-"""Runs operators on sparse tensors, by a table of functions for each operator and layout."""
+"""Runs operators on sparse fake tensors by a function for each operator and layout, such as COO."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ Rule = Callable[..., Any]
 
 
 def concerns(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator has a sparse tensor among its arguments or makes one."""
+    """Whether an operator takes a sparse tensor or returns one."""
     if func in _MAKING or kwargs.get("layout", torch.strided) not in (torch.strided, None):
         return True
-    with DisableTorchFunction():  # which would be called for each layout
+    with DisableTorchFunction():  # else function modes are called for each `layout`
         return any(is_sparse(each) or (isinstance(each, list) and any(map(is_sparse, each))) for each in args)
 
 
 def run(gpu: Device, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of an operator on sparse tensors; raises `UnsupportedError` for an unknown operator."""
+    """Result of an operator on sparse tensors, by the function for its layout.
+
+    Raises:
+        UnsupportedError: there is no function for the operator and layout.
+        RuntimeError: CPU and GPU tensors are mixed.
+    """
     with DisableTorchFunction():
         layout = _layout_of(args, kwargs)
     if func not in _FROM_CPU and any(is_sparse(each) and not isinstance(each, FakeTensor) for each in args):
@@ -51,7 +56,7 @@ def run(gpu: Device, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | None:
-    """Layout of the first sparse tensor among the arguments; else the layout asked for."""
+    """Layout of the first sparse tensor among the arguments; without one, the argument `layout`."""
     for each in args:
         for one in each if isinstance(each, list) else (each,):
             if is_sparse(one):
@@ -61,7 +66,7 @@ def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | 
 
 
 def _part(pick: Callable[[Parts], Tensor]) -> Rule:
-    """Function that returns the indices or values of a sparse tensor, uncopied."""
+    """Function that returns the part of a sparse tensor that `pick` selects, such as its values, uncopied."""
     return lambda _gpu, tensor: pick(parts_of(tensor)).detach()
 
 
@@ -70,7 +75,7 @@ def _number(count: Callable[[Parts], Any]) -> Rule:
 
 
 def _same(gpu: Device, tensor: Tensor, *_rest: Any) -> Tensor:
-    """New sparse tensor over the indices and values of `tensor`."""
+    """New sparse tensor that shares the indices and values of `tensor`."""
     return made(gpu, parts_of(tensor))
 
 
@@ -110,7 +115,7 @@ def _set_coalesced(_gpu: Device, tensor: Tensor, is_coalesced: bool) -> Tensor:
     return become(tensor, dataclasses.replace(parts_of(tensor), is_coalesced=is_coalesced))
 
 
-# SparseUnaryOps.cpp and SparseCsrTensorMath.cpp.
+# Elementwise operators of SparseUnaryOps.cpp and SparseCsrTensorMath.cpp.
 _UNARY = (
     "abs", "asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv", "expm1", "floor", "frac",
     "isinf", "isnan", "log1p", "nan_to_num", "neg", "rad2deg", "relu", "round", "sgn", "sign", "sin", "sinh",

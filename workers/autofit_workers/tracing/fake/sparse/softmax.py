@@ -16,7 +16,7 @@ _INDEX_BYTES = 8
 
 
 def softmax(gpu: Device, tensor: Tensor, dim: int, _half_to_float: bool = False) -> Tensor:
-    """Softmax or log-softmax of a COO tensor; elements normalized together form a pool."""
+    """Softmax or log-softmax over the stored elements of a COO tensor."""
     parts = parts_of(coo.coalesced(gpu, tensor))
     result = dataclasses.replace(
         parts, indices=(parts.indices[0].clone(),), values=torch.empty_like(parts.values)
@@ -32,7 +32,7 @@ def softmax(gpu: Device, tensor: Tensor, dim: int, _half_to_float: bool = False)
 
 
 def backward(gpu: Device, grad: Tensor, output: Tensor, _dim: int, _input: Tensor) -> Tensor:
-    """Gradient of a sparse softmax, at the indices of its output."""
+    """Gradient of a sparse softmax, a COO tensor with the indices of the softmax's output."""
     parts = parts_of(coo.coalesced(gpu, output))
     of_grad = parts_of(coo.coalesced(gpu, grad))
     result = dataclasses.replace(
@@ -47,7 +47,10 @@ def backward(gpu: Device, grad: Tensor, output: Tensor, _dim: int, _input: Tenso
 
 
 def _pools(parts: Parts) -> list[Tensor]:
-    """Tensors of `compute_pool_max`: elements' pool numbers, their order, and pools' sizes and starts."""
+    """Temporaries of `compute_pool_max`, where a pool is the elements that are normalized together.
+
+    They are each element's pool number, the sorted order of elements, and sizes and starts of the pools.
+    """
     offsets = coo.flattened(parts, clones=True)
     order = torch.empty_like(offsets)
     buffer = buffers.for_sort(parts.num_elements, _INDEX_BYTES)

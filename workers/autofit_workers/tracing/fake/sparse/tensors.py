@@ -1,7 +1,8 @@
 """Fake tensors of sparse layouts, each made of fake dense tensors of indices and values.
 
-PyTorch makes a sparse tensor of parts: indices and values. The parts take the memory, so they are the fake
-tensors that a trace sees; the sparse one around them has the layout and shape that autograd asks for.
+A sparse tensor consists of dense tensors of indices and values, which take its memory. They are the fake
+tensors whose allocations a trace records; the fake sparse tensor around them only has the layout and shape
+that autograd needs.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ TRANSPOSED = {
 
 
 class Device(Protocol):
-    """Interface of a fake device's mode for operators on sparse tensors."""
+    """Part of `FakeDeviceMode` that operators on sparse tensors use."""
 
     fake_mode: FakeTensorMode
 
     def wrapped(self, elem: Tensor) -> FakeTensor:
-        """Fake tensor on the device, over the storage of `elem`, a tensor on the device `meta`."""
+        """Fake tensor on the device that shares the storage of `elem`, a tensor on device `meta`."""
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
         """New fake tensor on the device; the observer is not called."""
 
     def note(self, operator: Any, inputs: tuple[Tensor, ...], result: Tensor) -> None:
-        """Notes the work of an operator whose allocations the observer has seen already."""
+        """Records the work of an operator; the observer has already seen its allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,13 @@ class Parts:
     """Layout, size, indices and values that make up a sparse tensor.
 
     Attributes:
-        layout: `torch.sparse_coo` or a compressed one.
-        size: of the whole tensor.
-        indices: of coordinates one tensor, dimensions × elements; else the compressed and the plain ones.
-        values: one for each element, or a block of them.
-        is_coalesced: of coordinates, whether they are sorted and each there once.
-        num_different: of coordinates, the number of different ones; None where they were not counted.
+        layout: `torch.sparse_coo` or a compressed layout such as `torch.sparse_csr`.
+        size: shape of the sparse tensor.
+        indices: for COO one tensor, sparse dimensions × elements; else compressed and plain indices, such as
+            row offsets and columns.
+        values: stored elements, or for BSR and BSC stored blocks, along dimension 0.
+        is_coalesced: whether a COO tensor's indices are sorted and distinct.
+        num_different: number of distinct indices of a COO tensor; None if not counted.
     """
 
     layout: torch.layout
@@ -68,16 +70,16 @@ class Parts:
 
     @property
     def num_elements(self) -> int:
-        """Number of stored elements, or of stored blocks."""
+        """Number of stored elements, or of stored blocks for BSR and BSC."""
         return self.indices[-1].shape[-1]
 
     @property
     def sparse_dim(self) -> int:
-        """Number of sparse dimensions of a COO tensor, which its indices name."""
+        """Number of sparse dimensions of a COO tensor: rows of its indices."""
         return self.indices[0].shape[0]
 
     def with_values(self, values: Tensor) -> Parts:
-        """Copy with the same indices and other values."""
+        """Copy of these parts with the same indices and other values."""
         return dataclasses.replace(self, values=values)
 
 
@@ -95,7 +97,7 @@ _LAYOUTS = COMPRESSED | {torch.sparse_coo}
 
 
 def made(gpu: Device, parts: Parts) -> Tensor:
-    """Fake sparse tensor of `parts`, which live as long as it does."""
+    """Fake sparse tensor of `parts`, whose indices and values live as long as the tensor."""
     values = parts.values
     with in_kernel_invocation_manager(gpu.fake_mode):
         if parts.layout is torch.sparse_coo:
@@ -126,7 +128,7 @@ def parts_of(tensor: Tensor) -> Parts:
         return found
     if not isinstance(tensor, FakeTensor):
         return _looked_up(tensor)
-    mode, device = tensor.fake_mode, tensor.fake_device  # a copy that C++ made
+    mode, device = tensor.fake_mode, tensor.fake_device  # a tensor that C++ made
     with in_kernel_invocation_manager(mode):
         bare = _looked_up(tensor)
     indices = tuple(FakeTensor(mode, each, device) for each in bare.indices)
@@ -145,6 +147,6 @@ def _looked_up(tensor: Tensor) -> Parts:
 
 
 def become(tensor: Tensor, parts: Parts) -> Tensor:
-    """Replaces the indices and values of a fake sparse tensor, as in-place operators do."""
+    """Gives a fake sparse tensor other indices and values, as in-place operators do; returns the tensor."""
     setattr(tensor, _ATTRIBUTE, parts)
     return tensor

@@ -1,12 +1,12 @@
 """Stand-ins for libraries that cannot be installed without a GPU or its compiler.
 
-    finder.py        lets Python find a package that is not installed, with what is here in its place
-    asking.py        offers one to transformers, when that asks for its attention
-    flash_attn2*.py  flash-attn          ┐ the functions that are called, on operators of the library's names;
-    flash_attn3.py   flash-attn-3        ┘ what these return and take is beside this folder
+    finder.py        lets Python import a module here in place of a package that is not installed
+    asking.py        offers FlashAttention's stand-ins when transformers or a knob asks for its attention
+    flash_attn2*.py  flash-attn          ┐ the library's functions, which call operators of the library's
+    flash_attn3.py   flash-attn-3        ┘ names; `tracing.kernels` has their outputs and scratch memory
 
     selective_scan.py, causal_conv1d.py      compiled modules of mamba-ssm and causal-conv1d
     triton_*.py      Triton, whose kernels do nothing: see `autofit_workers.tracing.kernels.triton`
 
-A library that is installed is used itself.
+An installed library is used itself.
 """

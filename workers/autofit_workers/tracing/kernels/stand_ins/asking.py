@@ -1,7 +1,7 @@
 """Lets FlashAttention's stand-in be imported once the knob `attention` or a transformers model asks for it.
 
-transformers decides by functions that remember their answers whether a library is there; the answers are
-cleared. All other code that looks for the library finds it as it is.
+Before that, code that looks for the library finds that it is not installed. transformers caches which
+libraries are installed; these caches are cleared when a stand-in is offered or withdrawn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLASH_ATTENTION_3 = StandIn(
     version="3.0.0",
     modules={"flash_attn_interface": f"{_HERE}.flash_attn3"},
 )
-# By transformers' names.
+# By transformers' name of the attention implementation.
 _LIBRARIES = {"flash_attention_2": FLASH_ATTENTION_2, "flash_attention_3": FLASH_ATTENTION_3}
 _REMEMBERING = (
     "_package_distribution_mapping",
@@ -49,7 +49,7 @@ _finder = StandInFinder()
 
 @functools.cache
 def install() -> None:
-    """Offers transformers models that ask for FlashAttention its stand-in, in this process for good."""
+    """Offers the stand-in to transformers models that ask for FlashAttention, in this process for good."""
     when_decided(_offered)
 
 
@@ -66,18 +66,21 @@ def notes() -> tuple[str, ...]:
 
 
 def offer_for(knobs: Knobs) -> None:
-    """Lets the FlashAttention library that a knob setting needs be imported; raises as `offer` does."""
+    """Offers the stand-in that a knob setting's attention needs, if any; raises as `offer` does."""
     if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
         offer(implementation.name)
 
 
 def offer(implementation: str) -> None:
-    """Lets the library that transformers' attention `implementation` needs be imported as a stand-in.
+    """Makes the stand-in importable for the library of an attention implementation of transformers.
 
-    Does nothing for an installed library that can be followed, or for other attentions.
+    Does nothing if the library is installed, or if the implementation needs no library with a stand-in.
+
+    Args:
+        implementation: transformers' name, such as `flash_attention_2`.
 
     Raises:
-        UnsupportedError: the library is installed, in a release that cannot be followed.
+        UnsupportedError: the installed release cannot be followed.
     """
     stand_in = _LIBRARIES.get(implementation)
     if stand_in is None:

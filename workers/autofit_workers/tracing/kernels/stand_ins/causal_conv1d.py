@@ -1,6 +1,6 @@
 """Stand-in for `causal_conv1d_cuda`, the compiled module that causal-conv1d's operators call.
 
-Nothing of it is called: `autofit_workers.tracing.kernels.causal_conv1d` knows the operators.
+It only has to be importable: `autofit_workers.tracing.kernels.causal_conv1d` handles the operators.
 """
 
 from __future__ import annotations

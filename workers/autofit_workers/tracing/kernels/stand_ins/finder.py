@@ -24,14 +24,14 @@ _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """Package of which a prediction may import a stand-in.
+    """Description of a package that has a stand-in for predictions.
 
     Attributes:
         package: name by which it is imported.
         distribution: name by which it is installed.
-        version: release that is followed.
-        modules: module here with the functions, by the name of the package's module.
-        oldest: release whose calls are operators, which are followed where it is installed.
+        version: release that the stand-in imitates.
+        modules: module of autofit to load, by the name of the package's module.
+        oldest: oldest release that predictions can follow if it is installed, as major and minor.
     """
 
     package: str
@@ -46,7 +46,7 @@ class StandIn:
         return importlib.util.find_spec(self.package) is not None
 
     def require_followed(self) -> None:
-        """Raises `UnsupportedError` for an installed release that predictions cannot follow."""
+        """Raises `UnsupportedError` if the installed release is older than `oldest`."""
         try:
             version = importlib.metadata.version(self.distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ class StandIn:
 
     @property
     def note(self) -> str:
-        """Sentence for the user that the package is not installed and its stand-in was used."""
+        """Note for the user that the package is not installed and its stand-in was used."""
         return (
             f"{self.distribution} is not installed here: its kernels are followed by what those of release "
             f"{self.version} take"
@@ -70,21 +70,21 @@ class StandIn:
 class StandInFinder(DistributionFinder):
     """Import finder of stand-ins, which also reports their packages as installed.
 
-    It has to be the last finder.
+    It must be the last in `sys.meta_path`, so that installed packages come first.
     """
 
     def __init__(self) -> None:
         self.offered: dict[str, StandIn] = {}
 
     def offer(self, stand_in: StandIn) -> None:
-        """Lets later imports of a package find its stand-in."""
+        """Makes later imports of the package load its stand-in."""
         self.offered[stand_in.package] = stand_in
         if self not in sys.meta_path:
             sys.meta_path.append(self)
 
     @contextmanager
     def hidden(self, package: str) -> Iterator[None]:
-        """Context in which a package with a stand-in cannot be found, even if it was imported."""
+        """Context in which a package with a stand-in seems not to be installed, even if it was imported."""
         stand_in = self.offered.pop(package)
         imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
         try:
@@ -121,9 +121,9 @@ class _StandInLoader(Loader):
         self._stand_in = stand_in
 
     def exec_module(self, module: ModuleType) -> None:
-        """Imports the modules below `module`, then fills it with the stand-in's functions.
+        """Imports the submodules of `module`, then adds the stand-in's functions to it.
 
-        A function takes the place of a module of the same name.
+        A function replaces a submodule of the same name.
         """
         ours: Any = importlib.import_module(self._stand_in.modules[module.__name__])
         for name in self._stand_in.modules:

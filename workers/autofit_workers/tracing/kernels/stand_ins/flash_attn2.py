@@ -1,8 +1,8 @@
 """Stand-in for flash-attn: its Python functions, on operators that a fake GPU can follow.
 
 The functions allocate and keep what the library's do (flash_attn/flash_attn_interface.py of release 2.8.3):
-heads are padded to a multiple of 8, the forward pass keeps what it was given and what it returned, and the
-backward pass makes the gradients before its kernel runs.
+head sizes are padded to a multiple of 8, forward saves its inputs and outputs for backward, and backward
+allocates the gradients before its kernel runs.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _OPERATORS: Any = torch.ops.flash_attn
 class _Call:
     """Arguments of an attention call that forward and backward share, without its tensors."""
 
-    options: tuple[Any, ...]  # from the dropout to the slopes
+    options: tuple[Any, ...]  # from `dropout_p` to `alibi_slopes`
     deterministic: bool
     returns_probabilities: bool
-    longest: tuple[int, ...] = ()  # of queries and of keys, where sequences follow each other
+    longest: tuple[int, ...] = ()  # longest query and key sequence, if packed
 
 
 class _Attention(torch.autograd.Function):
@@ -126,7 +126,7 @@ def flash_attn_func(  # noqa: PLR0917 - the library's own signature
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention output for query, key and value of shape B×S×H×D."""
+    """Attention output of shape B×S×H×D for query, key and value of such shapes."""
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _Attention.apply(q, k, v, _Call(options, deterministic, return_attn_probs))
 
@@ -149,7 +149,7 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    """Attention output for packed sequences, in tensors of shape S×H×D."""
+    """Attention output for packed sequences; query, key, value and output have the shape S×H×D."""
     if block_table is not None:
         _refuse("a cache in pages")
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)

@@ -1,4 +1,4 @@
-"""Stand-in for `flash_attn.bert_padding`, which packs the tokens of a padded batch and unpacks them."""
+"""Stand-in for `flash_attn.bert_padding`, which packs the tokens of a padded batch and pads them again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["pad_input", "unpad_input"]
 
 
 class _Picked(torch.autograd.Function):
-    """Autograd function that picks rows by number, with `gather` and not by indexing, as the library."""
+    """Autograd function that selects rows by index, by `gather` as in the library."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class _Picked(torch.autograd.Function):
 
 
 class _Placed(torch.autograd.Function):
-    """Autograd function that puts rows at their numbers among rows of zeros."""
+    """Autograd function that writes rows at given indices of a tensor of zeros."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor, num_rows: int) -> Tensor:
@@ -50,7 +50,12 @@ class _Placed(torch.autograd.Function):
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """Tokens that a mask keeps, their numbers, sequence bounds, longest length, and lengths in use."""
+    """Tokens that a mask keeps, as the library returns them.
+
+    Returns:
+        The tokens; their indices in the flattened batch; cumulative sequence lengths; the longest sequence
+        length; and the number of tokens of each sequence that `attention_mask` keeps.
+    """
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
     used = attention_mask.sum(dim=-1, dtype=torch.int32)
@@ -62,6 +67,6 @@ def unpad_input(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Padded batch, with each token back in its place."""
+    """Padded batch of shape `batch` × `seqlen` × …, with each packed token at its index."""
     placed: Tensor = _Placed.apply(hidden_states, indices, batch * seqlen)
     return placed.view(batch, seqlen, *placed.shape[1:])

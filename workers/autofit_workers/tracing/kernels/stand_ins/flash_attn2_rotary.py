@@ -1,8 +1,8 @@
 """Stand-in for `flash_attn.layers.rotary`, whose Triton kernel rotates queries and keys by position.
 
-It allocates and keeps what the library's own does (flash_attn/layers/rotary.py and ops/triton/rotary.py of
-release 2.8.3): the result, and contiguous copies of cosines and sines while the kernel runs; they are kept
-for backward as they were given.
+It allocates and keeps what the library does (flash_attn/layers/rotary.py and ops/triton/rotary.py of release
+2.8.3): the result, and contiguous copies of cosines and sines while the kernel runs. Cosines and sines are
+saved for backward without a copy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def apply_rotary_emb(  # noqa: PLR0917 - the library's own signature
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,  # noqa: ARG001
 ) -> Tensor:
-    """Tensor after rotary embedding, of shape B×S×H×D, or S×H×D for packed sequences."""
+    """Tensor `x` after rotary embedding, of shape B×S×H×D, or S×H×D for packed sequences."""
     offsets = (seqlen_offsets,) if isinstance(seqlen_offsets, Tensor) else ()
     rotated: Tensor = _Rotated.apply(x, cos, sin, inplace, cu_seqlens, *offsets)
     return rotated

@@ -1,6 +1,6 @@
-"""Stand-in for flash-attn-3, the module `flash_attn_interface`, made as `flash_attn2` is.
+"""Stand-in for flash-attn-3, the module `flash_attn_interface`, on operators that a fake GPU can follow.
 
-The source is hopper/flash_attn_interface.py of github.com/Dao-AILab/flash-attention, of August 2026.
+Source: hopper/flash_attn_interface.py of github.com/Dao-AILab/flash-attention as of August 2026.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def flash_attn_func(  # noqa: PLR0917 - the library's own signature
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention output for query, key and value of shape B×S×H×D."""
+    """Attention output of shape B×S×H×D for query, key and value of such shapes."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk)
     scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
     call = _Call(scale, causal, window_size, softcap, num_splits, deterministic, return_attn_probs)
@@ -154,7 +154,7 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention output for packed sequences, in tensors of shape S×H×D."""
+    """Attention output for packed sequences; query, key, value and output have the shape S×H×D."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk, seqused_q, seqused_k)
     scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
     call = _Call(

@@ -1,7 +1,7 @@
 """Stand-in for `selective_scan_cuda`, the compiled module of mamba-ssm's first Mamba model.
 
 The stand-in allocates what csrc/selective_scan/selective_scan.cpp of release 2.3.2 does
-(github.com/state-spaces/mamba), in that order; the kernels fill it and take nothing beside.
+(github.com/state-spaces/mamba), in the same order. The kernels need no scratch memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 __all__ = ["bwd", "fwd"]
 
-_CHUNK = 2048  # tokens whose states are kept as one
+_CHUNK = 2048  # tokens for which one state is kept
 
 
 def fwd(  # noqa: PLR0917 - the library's own signature
@@ -49,7 +49,7 @@ def bwd(  # noqa: PLR0917 - likewise
     delta_softplus: bool,  # noqa: ARG001
     recompute_out_z: bool,
 ) -> list[Tensor | None]:
-    """Gradients of `selective_scan_bwd`; those of B and C are summed in float32 if they vary over time."""
+    """Gradients of `selective_scan_bwd`; those of time-varying `b` and `c` are summed in float32."""
     if z is not None and dz is None:
         dz = torch.empty_like(z)
     gated = torch.empty_like(out) if recompute_out_z and out is not None else None

@@ -1,6 +1,7 @@
-"""Stand-in for `triton.language`, whose names kernels use but never run here.
+"""Stand-in for `triton.language`, which modules import for kernels that never run in a prediction.
 
-Every name that a module asks for is there, except private ones. Constants can be computed with.
+Every public name can be imported. Only dtypes and `constexpr` have a meaning, as Python code computes with
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class dtype:  # noqa: N801 - Triton's name
 
 
 class constexpr:  # noqa: N801 - Triton's name
-    """Compile-time constant of a Triton kernel, which can be computed with."""
+    """Compile-time constant of a Triton kernel, which supports arithmetic."""
 
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -91,7 +92,7 @@ for _name in ("lt", "le", "gt", "ge", "ne"):
 
 
 class Name:
-    """Any other name of Triton's language, such as `load`; no kernel runs it."""
+    """Stand-in for any other name of Triton's language, such as `load`."""
 
     def __init__(self, *names: Any) -> None:
         self._name = ".".join(str(each) for each in names[:1])
@@ -102,7 +103,7 @@ class Name:
         return Name(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **_options: Any) -> Any:
-        """Returns a decorated function unchanged; any other call gives a `Name`."""
+        """Returns a decorated function unchanged; any other call returns a `Name`."""
         return args[0] if len(args) == 1 and callable(args[0]) else Name(f"{self._name}()")
 
     def __getitem__(self, _key: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Stand-in for Triton without its language: kernels whose launches do nothing.
+"""Stand-in for Triton except `triton.language`: its kernels can be launched, but a launch does nothing.
 
-Functions called on the host keep their meaning, as of release 3.7: sizes, the choice among settings by
-`prune_configs_by`, hooks, values that heuristics add, and what a driver says of the card.
+Functions that Python calls behave as in release 3.7, for example `cdiv`, autotuning with `prune_configs_by`
+and hooks, heuristics, and a driver's answers about the card.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class JITFunction(KernelInterface):
 
 
 class Config:
-    """Launch settings of a Triton kernel, one of the choices that an autotuner tries."""
+    """Launch settings of a Triton kernel, such as `num_warps`, of which an autotuner tries several."""
 
     def __init__(  # noqa: PLR0917 - Triton's signature
         self,
@@ -136,7 +136,7 @@ class Config:
         vars(self).update(rest)
 
     def all_kwargs(self) -> dict[str, Any]:
-        """The kernel's keyword arguments, together with the compiler's options."""
+        """Keyword arguments of the kernel, together with the options of Triton's compiler."""
         told = ("num_warps", "num_stages", "num_ctas", "maxnreg")
         return {**self.kwargs, **{n: v for n in told if (v := getattr(self, n)) is not None}}
 
@@ -145,7 +145,7 @@ class Config:
 
 
 class Autotuner(KernelInterface):
-    """Triton kernel whose configurations are timed once for each key of arguments."""
+    """Triton kernel that times its configurations once for each combination of the arguments in `key`."""
 
     def __init__(  # noqa: PLR0917 - Triton's signature
         self,
@@ -206,7 +206,7 @@ class Autotuner(KernelInterface):
         return returned
 
     def prune_configs(self, options: dict[str, Any]) -> list[Config]:
-        """Configurations left to time after pruning."""
+        """Configurations that are still to be timed after `prune_configs_by` was applied."""
         early, model, most = self.early_config_prune, self.perf_model, self.configs_top_k
         configs = self.configs if early is None else list(early(self.configs, self.nargs, **options))
         most = int(len(self.configs) * most) if isinstance(most, float) and most <= 1 else int(most)
@@ -258,7 +258,7 @@ def jit(fn: Any = None, **options: Any) -> Any:
 
 
 def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Callable[[Any], Autotuner]:
-    """Decorator that tunes a kernel among `configs`, once for each key."""
+    """Decorator that tunes a kernel among `configs`, once for each combination of the arguments in `key`."""
     return lambda fn: Autotuner(fn, fn.arg_names, configs, key, **options)
 
 
@@ -270,19 +270,19 @@ def heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Any], Heurist
 def do_bench(
     fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any
 ) -> Any:
-    """Runs a function as Triton's benchmark does, and returns made-up milliseconds; see `timed`."""
+    """Runs `fn` as Triton's benchmark does, and returns a made-up time in milliseconds; see `timed`."""
     milliseconds = triton.timed(fn)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
 
 def do_bench_cudagraph(fn: Callable[[], Any], *_args: Any, **_rest: Any) -> float:
-    """Calls a function once and returns made-up milliseconds; a CUDA graph empties no cache."""
+    """Calls `fn` once and returns a made-up time in milliseconds, without the buffer of `do_bench`."""
     fn()
     return 1.0
 
 
 def set_allocator(_allocator: Any) -> None:
-    """Does nothing; Triton would take kernels' scratch memory from this allocator."""
+    """Does nothing; Triton would allocate kernels' scratch memory with `_allocator`."""
 
 
 def reinterpret(tensor: Any, _dtype: Any) -> Any:
@@ -291,7 +291,7 @@ def reinterpret(tensor: Any, _dtype: Any) -> Any:
 
 
 class _Holder:
-    """Base of stand-ins whose constructor arguments do not matter."""
+    """Base of stand-in classes that ignore their constructor's arguments."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
         """Ignores its arguments."""
@@ -302,7 +302,7 @@ class FileCacheManager(_Holder):
 
 
 class MockTensor(_Holder):
-    """Stand-in for Triton's tensor that has a dtype only."""
+    """Stand-in for Triton's `MockTensor`, which has a dtype but no data."""
 
 
 class TensorWrapper(_Holder):
@@ -310,7 +310,7 @@ class TensorWrapper(_Holder):
 
 
 class TensorDescriptor(_Holder):
-    """Stand-in for Triton's descriptor of a tensor for the card's copy engine."""
+    """Stand-in for Triton's `TensorDescriptor`, by which kernels load tiles through the card's TMA."""
 
     @classmethod
     def from_tensor(cls, tensor: Any, block_shape: Any) -> TensorDescriptor:

@@ -1,11 +1,11 @@
-"""Order of work on CUDA streams: how far each stream is done after a wait of the host.
+"""Order of work on CUDA streams: how far each stream has come when the host waits.
 
-Streams run beside each other; an event that one records and another waits for puts what came before the one
-before what comes after the other. So a wait of the host for a stream is one for others too, up to where that
-stream had waited for them. The trace has one `HostWait` for each.
+Streams run concurrently. If one stream records an event and another waits for it, work before the event is
+done before work after the wait. So if the host waits for a stream, it also waits for the work of other
+streams for which that stream has waited. The trace has a `HostWait` for each of these streams.
 
-PyTorch makes its streams with `cudaStreamNonBlocking` (c10/cuda/CUDAStream.cpp): the default stream waits for
-none of them by itself, nor they for it. No torch is needed here.
+PyTorch creates streams with `cudaStreamNonBlocking` (c10/cuda/CUDAStream.cpp): they and the default stream do
+not wait for each other implicitly. No torch is needed here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping
 
 from autofit_workers.spec.trace import HostWait
 
-# By stream, how many events of the trace came before what is done on it.
+# By stream, a number of events of the trace: the stream's work before that position is done.
 Progress = Mapping[int, int]
 
 
 class StreamOrder:
-    """Order of work among streams, as it follows from a program's events and waits.
+    """Order of work among CUDA streams, given by number, by a program's events and waits.
 
     Args:
-        position: tells the number of events of the trace so far.
+        position: returns the number of allocations and frees in the trace so far.
 
     Attributes:
-        host_waits: waits of the host, in the order of their positions.
+        host_waits: waits of the host, in the order of their positions in the trace.
     """
 
     def __init__(self, position: Callable[[], int]) -> None:
@@ -35,19 +35,19 @@ class StreamOrder:
         self._before: collections.defaultdict[int, dict[int, int]] = collections.defaultdict(dict)
 
     def record(self, stream: int) -> Progress:
-        """Progress of each stream once the event is over that `stream` records now: `Event.record`."""
+        """Progress of each stream once an event that `stream` records now is over (`Event.record`)."""
         return {**self._before[stream], stream: self._position()}
 
     def wait(self, stream: int, done: Progress) -> None:
-        """Makes the later work of `stream` wait for an event: `Stream.wait_event`."""
+        """Makes later work of `stream` wait for the event with progress `done` (`Stream.wait_event`)."""
         before = self._before[stream]
         for other, up_to in done.items():
             before[other] = max(up_to, before.get(other, 0))
 
     def host_wait(self, done: Progress) -> None:
-        """Notes that the host waits for an event: `Event.synchronize`.
+        """Records that the host waits for the event with progress `done` (`Event.synchronize`).
 
-        For a stream, the event is one recorded now: `Stream.synchronize`; `Tensor.item` for the current.
+        `Stream.synchronize` is a wait for an event recorded now; `Tensor.item` is one on the current stream.
         """
         position = self._position()
         self.host_waits += [
@@ -55,11 +55,11 @@ class StreamOrder:
         ]
 
     def host_wait_for_all(self) -> None:
-        """Notes that the host waits for the device: `torch.cuda.synchronize`."""
+        """Records that the host waits for all streams (`torch.cuda.synchronize`)."""
         self._wait_for_all()
 
     def release(self) -> None:
-        """Notes that the host waits for the device and empties the cache: `torch.cuda.empty_cache`."""
+        """Records that the host waits for all streams and empties the cache (`torch.cuda.empty_cache`)."""
         self._wait_for_all(releases=True)
 
     def _wait_for_all(self, *, releases: bool = False) -> None:

@@ -12,16 +12,16 @@ from autofit_workers.tracing.recording.streams.order import Progress
 
 
 class _Event(NamedTuple):
-    """Progress of the streams at an event, as events of the trace and as calls with work."""
+    """Progress of the streams at a CUDA event, in allocations and frees (`memory`) and in calls (`work`)."""
 
     memory: Progress
     work: Done
 
 
 class StreamWatch:
-    """Observer that records streams' memory uses and waits.
+    """Observer that passes a program's calls on CUDA streams to the recorder.
 
-    See `autofit_workers.tracing.fake.streams.Observer`.
+    It implements `autofit_workers.tracing.fake.streams.Observer`.
     """
 
     def __init__(self, recorder: Recorder) -> None:
