@@ -20,13 +20,13 @@ class SizedStep:
     """Step at one batch size with the sizes of its allocations, under any conditions.
 
     Args:
-        lines: of the step.
-        batch_size: a size that the lines know.
+        lines: the step's allocations as lines in the batch size.
+        batch_size: a batch size that the lines cover.
 
     Attributes:
         batch_size, lines: as given.
-        memory: of the step's replays and demands, at all batch sizes.
-        trace: the first of the traces that the lines go through, which may be at another batch size.
+        memory: cache of the step's replays and workspaces, at all batch sizes.
+        trace: the first of the traces that the lines were fitted to; it may be at another batch size.
     """
 
     def __init__(self, lines: StepLines, batch_size: int) -> None:
@@ -84,7 +84,7 @@ class SizedStep:
         """Peak of live blocks in bytes, with estimated sizes at a level, without convolution workspaces.
 
         Args:
-            block_bytes: the bytes of the block that a request of so many bytes gets.
+            block_bytes: returns the bytes of the block that a request of some bytes gets.
         """
         events, sizes = self.unrolled(self._sizes_without_plans(level))
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])

@@ -1,7 +1,7 @@
 """Work of a step's operators at any batch size, from traces at several; dimensions are lines in the batch.
 
-Calls whose dimensions follow the same lines have equal work at every size, so it is made once for all of
-them. Where traces differ in more than such dimensions, the work is known at the traced sizes only.
+Calls whose dimensions follow the same lines have equal work at every batch size, so their `Work` is made
+once. If the traces differ in more than such dimensions, the work is known at the traced batch sizes only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class BatchDependentWorkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Repetition of a generation's last calls in passes that were not traced.
+    """Repetition of a text generation's last traced pass in the passes that were not traced.
 
-    The work grows by the same amount from each pass to the next.
+    Each pass makes one token; its work grows by the same amount from pass to pass.
 
     Attributes:
         num_calls: calls of a pass. The last calls of a step are those of its last pass, and those before them
@@ -68,7 +68,7 @@ class StepWork:
         host_waits: indices of the calls before which the host waits until the device has done all its work
             so far; the number of calls for a wait after the last of them.
         event_waits: waits of the host for one call and those before it on its stream.
-        repeated: passes of a generation that were not traced; None for other steps.
+        repeated: untraced passes of a text generation; None for other steps.
     """
 
     calls: tuple[WorkCall, ...]
