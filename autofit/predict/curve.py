@@ -54,25 +54,26 @@ _SEVERAL_STREAMS = (
     "operators of a rank have no times of their own, as collectives run beside them: "
     "estimate tells the step's"
 )
-# Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
+# For each risk, those whose peaks are never above its own, because it replays all that they replay.
 _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
-_MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
+_MOST_STEPS = 512  # in the cache; some kB each, in addition to the caches of the step's curve
 
 
 class PredictedCurve:
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
-    `autofit.peak_curve` makes one. After its traces each batch size costs milliseconds, unless
+    `autofit.peak_curve` makes one. Once the step is traced, each batch size takes milliseconds, unless
     `needs_traces`. An estimate has the whole interval, whatever the risk; `peak_reserved_bytes` and `verdict`
-    are at the level of the interval that the risk says has to fit. Where ranks differ in their memory
-    (`of_ranks`), the rank that needs the most memory answers.
+    are for the point of the interval that has to fit by the risk, such as its high end. If ranks differ in
+    their memory (`of_ranks`), all results are those of the rank that needs the most.
 
     Args:
         workload: name of the workload.
         curve: curve of the step.
-        at_most: curve of the step with the largest sizes that values may give it, where sizes depend
-            on values: the high end is that of this curve.
-        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+        at_most: if sizes depend on the values of tensors, such as a mask, the curve of the step with the
+            largest sizes that are possible; it determines the high end. None for other steps.
+        observed: returns the residuals of observed peaks of this knob setting on this card; called when an
+            interval is first needed.
         timer: predicts the times of the workload's steps.
 
     Attributes:
@@ -131,7 +132,7 @@ class PredictedCurve:
 
         Args:
             ranks: curve of one rank of each kind that was traced, rank 0's first.
-            num_kinds: number of kinds that there are.
+            num_kinds: number of kinds of ranks, including those that were not traced.
         """
         curve = copy.copy(next(iter(ranks.values())))
         curve.ranks, curve._num_kinds = ranks, num_kinds  # noqa: SLF001 - a copy
@@ -222,7 +223,7 @@ class PredictedCurve:
         lower = _LOWER_RISKS[self.risk]
         if not lower:
             return 0
-        if self._widening.calibration(on_card).high_share < 0:  # real runs took less than is likely
+        if self._widening.calibration(on_card).high_share < 0:  # real runs reserved less than the likely peak
             lower = lower[1:]
         return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
 
@@ -269,7 +270,8 @@ class PredictedCurve:
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether a batch size runs with the smallest workspaces and all other sizes at the high end.
 
-        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        Steps run so near the limit: once the allocator has released its cached memory, PyTorch falls back to
+        cuDNN's plans with the smallest workspaces.
         """
         steps = self._decisive(batch_size, Level.HIGH)
         limit_bytes = self._widening.calibration(steps[0]).within_high_end(budget_bytes)
@@ -375,7 +377,7 @@ class PredictedCurve:
     def within(self, batch_size: int, limit_bytes: int) -> Estimate:
         """Estimate of one batch size where the allocator can reserve no more than `limit_bytes`.
 
-        At the limit the allocator gives back what it has cached and asks again, before memory runs out.
+        At the limit the allocator releases its cached memory and retries, before memory runs out.
         """
         if self.ranks:
             return self._of_worst_rank(lambda rank: rank.within(batch_size, limit_bytes))
@@ -475,7 +477,7 @@ class PredictedCurve:
         """Profile of a traced batch size: its events, sizes and likely peaks, from which views are made.
 
         Raises:
-            UsageError: the curve is not of the trace at that size.
+            UsageError: the curve was not made from a trace at that batch size.
         """
         on_card = self._at(batch_size)
         trace = on_card.step.trace
@@ -559,10 +561,10 @@ class PredictedCurve:
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         """Ratio of all convolutions' predicted time to that under the backend's own choice.
 
-        None on cards of whose convolutions no times are known, as AMD's.
+        None on cards without known times of convolutions, such as AMD's.
 
         Args:
-            budget_bytes: see `step_time`; infinite where no plan fits it.
+            budget_bytes: see `step_time`; the ratio is infinite if no plan fits the budget.
         """
         if not self._vendor.knows_times:
             return None
@@ -608,10 +610,10 @@ class PredictedCurve:
         return step
 
     def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
-        """Steps to replay at a batch size: the worst of their peaks and verdicts counts at a level.
+        """Steps to replay at a batch size for a level; the worst of their peaks and verdicts counts.
 
-        With the largest sizes, which come first, a step may reserve less than with those that were assumed:
-        the allocator places its blocks otherwise.
+        If sizes depend on values, the first step has the largest possible sizes, and the second the assumed
+        ones: these may reserve more, because the allocator places their blocks differently.
         """
         typical = self._at(batch_size)
         if self._at_most is None:
@@ -633,7 +635,7 @@ class PredictedCurve:
 
 
 def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
-    """Largest of some peaks in bytes, which are computed until one is above the given bytes."""
+    """Largest of some peaks in bytes; stops at the first one above `stop_above_bytes`."""
     highest_bytes = 0
     for peak_bytes in peaks:
         highest_bytes = max(highest_bytes, peak_bytes)
@@ -652,10 +654,10 @@ def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
 
 
 def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_size: int) -> int | None:
-    """Likely reserved peak of a configuration in bytes, to be compared with what is measured.
+    """Likely reserved peak of a configuration in bytes, to be compared with its measured peak.
 
     Returns:
-        None where there is no prediction, or it would cost a trace.
+        None if there is no curve for the knob setting, or if a prediction would cost another trace.
     """
     curve = curves.get(knobs)
     return None if curve is None or curve.needs_traces else curve(batch_size).interval.likely_bytes
