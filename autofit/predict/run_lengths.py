@@ -1,8 +1,7 @@
 """Memory of a run whose batches differ in length, from replays of many orders of its batches.
 
 In such a run reserved memory still rises after the longest batch has run: blocks that were split for one
-    length
-do not fit the next one.
+length do not fit the next one.
 """
 
 from __future__ import annotations

@@ -92,12 +92,12 @@ def ran_here(
 ) -> Iterator[list[TrialOutcome | None]]:
     """Runs the ranks of one machine; yields their outcomes, None for a rank ended because of another's end.
 
-    The processes of ranks that sent their outcome live until the block ends: ranks of other machines would
-    fail at their end.
+    The processes of ranks that sent their outcome live until the block ends, because ranks on other machines
+    would fail if they ended earlier.
 
     Args:
         listener: socket of the rendezvous; None on other machines than rank 0's.
-        ended_elsewhere: set once ranks of another machine ended in a way that keeps these from ending.
+        ended_elsewhere: set once a rank of another machine has failed, so that the ranks here cannot end.
     """
     num_ranks = spec.num_processes // place.num_nodes
     with ThreadPoolExecutor(num_ranks, thread_name_prefix="autofit-rank") as pool:
