@@ -157,7 +157,7 @@ def cards_of(model_class: ModelClass, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Shares of a peak by which intervals of a model class are widened, from the errors of real runs.
+    """Shares by which predicted peaks are widened to an interval, from past errors for a class of models.
 
     Attributes:
         model_class: the class of the step's model.

@@ -140,7 +140,7 @@ class PredictedCurve:
 
     @property
     def risk(self) -> Risk:
-        """Risk that says which level of a peak has to fit."""
+        """Risk of the curve: whether a peak's likely value, high end or worst case has to fit."""
         return self._risk.risk
 
     @property
@@ -151,7 +151,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def spans(self, batch_size: int) -> PeakEstimate:
-        """Peaks at a batch size with their range due to workspaces, before errors of real runs widen it."""
+        """Peaks at a batch size with low and high ends by workspaces only, not by errors of predictions."""
         peak = self._widening.counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -186,7 +186,7 @@ class PredictedCurve:
         )
 
     def at_risk(self, risk: Risk) -> Self:
-        """Copy of the curve with another risk, which says which level of a peak has to fit."""
+        """Copy of the curve for another risk: a peak's likely value, high end or worst case has to fit."""
         if self.ranks:
             return self._each(lambda rank: rank.at_risk(risk))
         other = copy.copy(self)
@@ -238,13 +238,13 @@ class PredictedCurve:
 
     @over_ranks(worst)
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
-        """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
+        """Verdict on a batch size under a budget at the curve's risk: `FITS`, `THRASH` or `OOM`."""
         steps = self._decisive(batch_size, self._risk.level)
         return worst(self._risk.verdict(on_card, budget_bytes) for on_card in steps)
 
     @over_ranks(shortest)
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Batch sizes of the ascending `sizes` that PyTorch's kernels accept, regardless of memory."""
+        """Batch sizes of the ascending `sizes` up to the first that a PyTorch kernel refuses to run."""
         if self.needs_traces:
             return sizes  # each would cost a trace
         return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
@@ -467,14 +467,14 @@ class PredictedCurve:
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
-        """Bytes of each allocation's block when the step is replayed with likely sizes."""
+        """Bytes of the allocator's block for each allocation, when the step is replayed with likely sizes."""
         sizes, found, _ = on_card.likely()
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     @at_worst_rank
     def profile(self, batch_size: int) -> Profile:
-        """Profile of a traced batch size: its events, sizes and likely peaks, from which views are made.
+        """Memory profile of a traced batch size: its events, the sizes of allocations and the likely peaks.
 
         Raises:
             UsageError: the curve was not made from a trace at that batch size.
@@ -522,7 +522,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
-        """Outcome that a predict trial of a batch size under a budget would return, without its trace."""
+        """Outcome of a predicted trial of a batch size under a budget, without the trace."""
         steps = self._decisive(batch_size, self._risk.level)
         trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
@@ -597,7 +597,7 @@ class PredictedCurve:
         return self._curve.trace.identity
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """Step on the card at a batch size; from level high on, with the largest value-dependent sizes."""
+        """Step on the card at a batch size; at levels high and worst, sizes by values are the largest."""
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
@@ -645,7 +645,7 @@ def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
-    """Yields each convolution call with the applicable algorithm that takes the least memory."""
+    """Yields each convolution call with the name of the algorithm that takes the least memory for it."""
     modules = on_card.step.convolution_modules()
     for layer, choices in on_card.convolution_options().items():
         least = smallest(choices)

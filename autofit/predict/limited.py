@@ -65,7 +65,7 @@ def limited(
 
 
 def on_any_card(estimate: Estimate) -> Estimate:
-    """Estimate for a card of unknown memory, with a note if most of the peak depends on its memory."""
+    """Estimate for a card of unknown memory, with a note if most of the reserved peak is free blocks."""
     free_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
     if free_bytes <= max(estimate.peak_allocated_bytes, _MUCH_BYTES):
         return estimate

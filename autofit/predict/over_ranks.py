@@ -33,7 +33,7 @@ def over_ranks(combine: Callable[[Iterator[Any]], Any]) -> Callable[[_Method], _
 
 
 def at_worst_rank(method: _Method) -> _Method:
-    """Decorates a method of one rank's curve: a curve with `ranks` asks the one with the largest peak."""
+    """Decorates a method of one rank's curve: a curve with `ranks` calls it on the rank with most memory."""
 
     @functools.wraps(method)
     def of_worst(curve: Any, batch_size: int, *args: Any, **kwargs: Any) -> Any:

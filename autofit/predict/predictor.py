@@ -216,7 +216,7 @@ class Predictor:
         return self._steps.host_steps(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
-        """Whether a trace at a batch size agrees with the curve or its peak; else traces replace the curve.
+        """Whether a trace at a batch size confirms the curve's events or peak; if not, replaces the curve.
 
         Returns:
             False if the curves returned for this knob setting before must not be used any more.
@@ -346,7 +346,7 @@ class Predictor:
         )
 
     def _observed(self, curve: PredictedCurve, *, on_grid: bool) -> tuple[Residual, ...]:
-        """Residuals of the observed peaks for the knob setting and card of a curve."""
+        """Deviations of observed peaks from their predicted range, for a curve's knob setting and card."""
         found = []
         trace = self.traces.first
         seen = self.observations.of(

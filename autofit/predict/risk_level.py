@@ -62,7 +62,7 @@ class RiskLevel:
         )
 
     def verdict(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
-        """`FITS`, `THRASH` or `OOM`: the peak of a step against a budget in bytes."""
+        """Verdict on a step under a budget in bytes: `FITS`, `THRASH` or `OOM`."""
         if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
             return Verdict.OOM  # without computing workspaces, which takes longer
         limit_bytes = self._before_widening(on_card, budget_bytes)
@@ -102,7 +102,7 @@ class RiskLevel:
         return self._drawn_orders[batch_size]
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest replayed peak in bytes that stays within a limit with workspaces added and widened."""
+        """Largest replayed peak in bytes that is within a limit after workspaces and errors are added."""
         within_bytes = self._within(on_card, limit_bytes)
         return (
             within_bytes

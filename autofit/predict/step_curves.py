@@ -90,7 +90,7 @@ class StepCurves:
         return self._trace_curve(self._traces.setting(knobs, 1))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether the curve at a batch size agrees with the trace at that batch size."""
+        """Whether a knob setting's curve has the events and sizes of the trace at a batch size."""
         curve = self._curves[self._traces.setting(knobs, batch_size)]
         trace = self._traces.trace(knobs, batch_size)
         return curve.needs_traces or curve.lines_at(batch_size).agrees_with(trace)

@@ -53,7 +53,7 @@ class ConvPlan:
     """Convolution plan of a step: an algorithm for every layer.
 
     Attributes:
-        peak_reserved_bytes: reserved peak of the step under the plan, as the risk takes uncertain sizes.
+        peak_reserved_bytes: likely reserved peak of the step under the plan, or its high end, by the risk.
         relative_cost: predicted time of all convolutions, over that of the backend's own choice.
     """
 
@@ -206,7 +206,7 @@ class ConvPlanner:
         return self._on_card.step.convolution_modules()
 
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
-        """Yields an algorithm's usual candidate, then one with its smallest workspaces if these differ."""
+        """Yields an algorithm with its usual workspaces, then with its smallest ones if these differ."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)

@@ -168,7 +168,7 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
 
 
 def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
-    """Share of one interval end, adjusted to how far observed peaks lie beyond the predicted range."""
+    """Share by which an interval's end is widened, adjusted to observed peaks' distances from the range."""
     aim = max(most for most, _ in beyond) + _REPEATS
     if max(least for _, least in beyond) > share:
         left = aim  # the observed peak was surely outside the interval
@@ -196,7 +196,7 @@ class Observations:
 
     @property
     def digest(self) -> str:
-        """Hash of all observations; empty if there are none. A study's answer depends on it."""
+        """Hash of all observations, which identifies them in a study; empty if there are none."""
         return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
 
     def of(

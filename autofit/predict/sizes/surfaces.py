@@ -55,7 +55,7 @@ class Surfaces:
             self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
-        """Peak curve of a knob setting by a surface; None if no other size is wanted or the events differ."""
+        """Peak curve of a wanted setting from traces at other sizes; None if those sizes or events differ."""
         if not self.is_wanted(knobs):
             return None
         assert knobs.seq_len is not None
@@ -69,10 +69,10 @@ class Surfaces:
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
     ) -> PeakSurface | None:
-        """Peak surface over sample sizes with the setting's remainder; None if the traces differ in events.
+        """Finds the function from sample size to peak curve, from a few traces; None if their events differ.
 
         Args:
-            knobs: a knob setting with a sample size, whose remainder when divided by the multiple counts.
+            knobs: a knob setting; the surface covers sizes that differ from its sample size by a multiple.
             batch_sizes: three batch sizes to trace at; or one, which alone the surface then covers.
             is_checked: whether an additional trace has to confirm the surface.
         """

@@ -112,7 +112,7 @@ class MeasuredSteps:
 
     @property
     def digest(self) -> str:
-        """Hash of all measured steps; empty if there are none. A predicted answer depends on it."""
+        """Hash of all measured steps, which identifies them in a study; empty if there are none."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
     def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:

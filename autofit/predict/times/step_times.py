@@ -224,7 +224,7 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step; None if its work (as at an untraced sample size) or conv cost is unknown.
+        """Predicted time of a step; None if its traces lack its operators, or if `conv_cost` is unknown.
 
         Args:
             curve: the peak curve of the step, which has its traces.
@@ -306,7 +306,7 @@ class Timer:
         )
 
     def _work(self, lines: StepLines, batch_size: int) -> StepWork | None:
-        """Work of a step at a batch size, cached; None if no trace has it."""
+        """Operators of a step at a batch size, cached; None if the traces lack them."""
         key = lines, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
@@ -359,7 +359,7 @@ def _flags(knobs: Knobs) -> tuple[bool, bool]:
 
 
 def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
-    """Work of a step by batch size; None without traces, or if steps differ in more than sizes."""
+    """Operators of a step at any batch size; None without traces, or if steps differ in more than sizes."""
     try:
         return WorkLines.through(traces) if traces else None
     except BatchDependentWorkError:

@@ -52,7 +52,7 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
 
 def _times(found: ClockedStep, whole: float) -> list[float]:
-    """Weight of each call; calls of a generation's last traced pass also stand for untraced passes."""
+    """Weight of each call: 1, or more in the last traced pass of a generation, which stands for others."""
     num_calls, repeated = len(found.step.calls), found.step.repeated
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls

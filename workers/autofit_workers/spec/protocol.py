@@ -41,7 +41,7 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """Verdict on how a trial ended; the memory of a `TRACED` prediction is known after its replay."""
+    """Verdict on how a trial ended; a `TRACED` prediction has no verdict on memory before its replay."""
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -387,7 +387,7 @@ class RankPeaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialError:
-    """Reason, in words for the user, why a trial found out nothing about memory.
+    """Error of a trial that found out nothing about memory, with the reason in words for the user.
 
     Attributes:
         kind: `user`, `protocol`, or the `kind` of an error of `autofit_workers.spec.errors`.

@@ -134,7 +134,7 @@ class Parallel:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Parallelism parsed from its name in documents; that of a single process for an empty text."""
+        """Parallelism parsed from its name in documents; an empty text stands for a single process."""
         kind, _, number = text.partition(":")
         if kind == SCRIPT and number.isdecimal():
             return cls.of_script(int(number))
@@ -193,7 +193,7 @@ class Parallel:
 
     @property
     def is_of_script(self) -> bool:
-        """Whether a training script itself shares out the work among its ranks."""
+        """Whether a training script itself decides how its ranks share the work."""
         return self.degree(SCRIPT) > 1
 
     @property

@@ -201,7 +201,7 @@ def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
 
 
 def _has_address(interface: str, address: str) -> bool:
-    """Whether a network interface has an IPv4 address."""
+    """Whether a network interface has the IPv4 address `address`."""
     if address == HOST:
         return interface in ("lo", "lo0")  # of Linux, of macOS
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):

@@ -73,7 +73,7 @@ class Generate:
 
 
 def generating(workload: Workload, knobs: Knobs, setup: Setup) -> Workload:
-    """Workload with `Generate` as its loss in mode generate; unchanged in other modes.
+    """Workload that generates text in place of its loss in mode `generate`; unchanged in other modes.
 
     Raises:
         InapplicableError: knobs of generation are set in another mode, the workload has its own step, the

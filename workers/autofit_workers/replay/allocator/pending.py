@@ -66,7 +66,7 @@ class PendingFrees(Generic[_Block]):
         self._uses.setdefault(block, {})[stream] = None
 
     def holds(self, block: _Block) -> bool:
-        """Whether a block being freed has to wait for other streams; if so, it is kept as pending."""
+        """Whether a block that is being freed has to wait for other streams; if so, keeps it as pending."""
         streams = self._uses.pop(block, None)
         if streams is None:
             return False

@@ -148,7 +148,7 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """Pairs of position and event; iterating over them passes the host's waits to `pools`."""
+    """Pairs of an event's position and the event; iterating over them applies the host's waits to `pools`."""
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)

@@ -143,7 +143,7 @@ class Conditions:
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
-        """Sources of convolution plans, each replayed in turn; formulas if none is given."""
+        """Sources of convolution plans; the step is replayed with each. Formulas if none is given."""
         if not self.policy.enabled:
             return (FormulaPlans(self.architecture),)  # not queried for any call
         return self.plans or (FormulaPlans(self.architecture),)
@@ -177,7 +177,7 @@ def demands(
 
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
-    """Workspace bytes of a rewrite itself for a call, and the call that it leaves to the backend, or None."""
+    """Bytes that a rewrite itself takes for a call, and the call that it leaves to cuDNN or MIOpen."""
     if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)

@@ -113,7 +113,7 @@ class OtherCards:
     def _learn(
         self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
     ) -> None:
-        """Computes and keeps the `_Ends` of each convolution at the neighbouring batch sizes of the grid."""
+        """Computes and caches the `_Ends` of each convolution at the two nearest batch sizes of the grid."""
         missing = {
             key: call.of_samples(size)
             for call in calls
@@ -143,7 +143,7 @@ class OtherCards:
 
 
 def _policy(conditions: Conditions) -> _Key:
-    """Key of the conditions that decide among a convolution's plans: algorithm and TF32."""
+    """Key of the conditions by which PyTorch chooses among a convolution's plans: algorithm and TF32."""
     return conditions.conv_algo, conditions.allow_tf32
 
 

@@ -37,7 +37,7 @@ def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Kn
 
 
 class PeakCurve:
-    """Step of one knob setting at any batch size, from which its peaks on cards follow.
+    """Step of one knob setting at any batch size; computes its peaks on cards.
 
     Most steps have equal events at all batch sizes, so that one `StepLines` covers all sizes. Some steps need
     two of them, or one for each size.
@@ -92,7 +92,7 @@ class PeakCurve:
 
     @classmethod
     def traced_anew(cls, trace_at: Callable[[int], Trace]) -> Self:
-        """Peak curve of a step whose events depend on the batch size; traces every batch size asked for."""
+        """Peak curve of a step whose events depend on the batch size; traces each requested size."""
         return cls(functools.cache(lambda size: StepLines.through([trace_at(size)])), needs_traces=True)
 
     @property

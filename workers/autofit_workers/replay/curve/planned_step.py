@@ -96,7 +96,7 @@ class PlannedStep:
         ]
 
     def found_bytes(self, level: Level) -> dict[int, int]:
-        """Workspace bytes of the plan that benchmark mode finds, by the allocation that it times plans in."""
+        """Workspace bytes of the plan that cuDNN's benchmark mode finds, by the allocation where it times."""
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
@@ -202,7 +202,7 @@ class PlannedStep:
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """Choices of the allocations in which plans are timed, if memory suffices for every size."""
+        """Sizes of allocations in which cuDNN's benchmark mode times plans, if memory suffices for all."""
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 

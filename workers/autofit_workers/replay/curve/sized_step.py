@@ -17,7 +17,7 @@ from autofit_workers.spec.work import Convolution
 
 
 class SizedStep:
-    """Step at one batch size with the sizes of its allocations, under any conditions.
+    """Step at one batch size with the sizes of its allocations, before a card and an algorithm are chosen.
 
     Args:
         lines: the step's allocations as lines in the batch size.
@@ -90,7 +90,7 @@ class SizedStep:
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
-        """Largest likely size in bytes of an allocation of estimated size, without convolution workspaces."""
+        """Largest likely bytes of an allocation whose size is an estimate, except workspaces."""
         return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
 
     def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:

@@ -52,7 +52,7 @@ class WithinLimit(NamedTuple):
 
 
 class StepOnCard:
-    """Peaks and verdicts of a step at one batch size on a card, under conditions.
+    """Step at one batch size under conditions such as the card; computes its peaks and verdicts.
 
     Args:
         step: the step at one batch size.
@@ -103,7 +103,7 @@ class StepOnCard:
         return level.settles(p.replay_within(limit_bytes, level).completed for p in self.by_source)
 
     def verdict(self, budget_bytes: int | None, level: Level = Level.HIGH) -> Verdict:
-        """Verdict under a budget: fits without an allocator retry, runs thrashing, or fails."""
+        """Verdict under a budget: fits without allocator retries, completes with retries, or runs out."""
         if self.refusal() is not None:
             return Verdict.OOM
         if budget_bytes is None:
@@ -213,7 +213,7 @@ class StepOnCard:
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
-        """Reserved peak in bytes with given convolution workspaces; scratch memory is that of a level."""
+        """Reserved peak in bytes with given workspaces of convolutions; other sizes are at `level`."""
         planned = self.by_first_source
         sizes = tuple(
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")

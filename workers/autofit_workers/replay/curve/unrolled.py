@@ -67,7 +67,7 @@ def unrolled_streams(trace: Trace) -> Streams:
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:
-    """Allocation of the trace that allocation `number` of the unrolled events repeats."""
+    """Allocation of the trace for index `number` in the unrolled events, of which later ones repeat it."""
     total = len(trace.allocations)
     if number < total:
         return trace.allocations[number]

@@ -88,7 +88,7 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """Makes the run from a trace; None if its events never repeat, it uses streams or lacks lengths."""
+        """Makes the run from a trace; None if its events never repeat, or it has streams or no lengths."""
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
         if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:

@@ -259,7 +259,7 @@ class Neighbours:
 
 
 class _Places:
-    """Positions of calls for nearest-neighbour search, shared by the tables with equal calls, as most are.
+    """Positions of calls for nearest-neighbour search; plan tables with equal calls share them.
 
     Attributes:
         nearest: returns the features of the known call that is nearest to another call; cached.
@@ -357,7 +357,7 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """Calls in the table of the kind that is most similar to a missing kind.
+        """Calls of the most similar kind in the table, for a kind that the table lacks.
 
         Raises:
             ValueError: the table is empty.

@@ -98,7 +98,7 @@ class Costs:
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel, moved to class `ALL_REDUCE` if real all-reduces were timed over its links."""
+        """Returns the kernel; in class `ALL_REDUCE` if real all-reduces were timed over the same links."""
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel

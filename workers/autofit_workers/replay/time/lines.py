@@ -86,7 +86,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLines:
-    """Operators' work in a step at any batch size; from a single trace, at that trace's size alone.
+    """Operators of a step at any batch size; from a single trace, at that trace's batch size only.
 
     Attributes:
         course: the step at the first trace's batch size; other sizes have the same calls in the same order.
@@ -126,7 +126,7 @@ class WorkLines:
         return cls(course=steps[0], works=works, number_of=number_of, only_batch_size=only)
 
     def at(self, batch_size: int) -> StepWork:
-        """Operators' work in the step at a batch size."""
+        """Operators of the step, with their inputs and outputs, at a batch size."""
         assert self.only_batch_size in (None, batch_size)
         works = [lines.at(batch_size) for lines in self.works]
         calls = [
@@ -137,7 +137,7 @@ class WorkLines:
 
 
 def work_of(trace: Trace) -> StepWork:
-    """Operators' work in the last step of a trace, at the trace's batch size."""
+    """Operators of the last step of a trace, with their inputs and outputs, at the trace's batch size."""
     start, stop = last_step(trace.marks, len(trace.events))
     positions = [call.position for call in trace.work]
     in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
@@ -254,7 +254,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
 
 
 def _kind(call: WorkCall) -> tuple[object, ...]:
-    """Key of an operator call, equal for calls that differ in dimensions alone."""
+    """Key of an operator call, equal for calls that differ only in the dimensions of tensors."""
     work = call.work
     operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
     of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group

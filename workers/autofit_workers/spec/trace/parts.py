@@ -188,7 +188,7 @@ class Call:
 
 
 class BatchSource(StrEnum):
-    """Source from which the size of a batch is known, such as a data loader."""
+    """Way in which the size of a batch was found out, such as from a data loader."""
 
     DATA_LOADER = "data_loader"  # the samples that its data loader collates
     MODEL_INPUT = "model_input"  # the rows that its model is trained on
@@ -318,7 +318,7 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
-    """Wait of the host until a stream had done its work.
+    """Wait of the host until a CUDA stream, or all streams, had done their work.
 
     It matters only for freed blocks that the streams in `Allocation.stream_uses` may still use.
     `Tensor.item`, `Stream.synchronize` and `torch.cuda.synchronize` wait for all work, `Event.synchronize`

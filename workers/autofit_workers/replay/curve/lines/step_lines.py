@@ -204,7 +204,7 @@ class StepLines:
         )
 
     def sizes_at(self, batch_size: int) -> list[int]:
-        """Bytes of every allocation at a batch size, before those of workspaces and scratch are computed."""
+        """Bytes of every allocation at a batch size; workspaces and scratch memory are not computed yet."""
         values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
         return [values[place] for place in self._place_of]
 
@@ -264,12 +264,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """Events, host waits and repetition of a trace, which traces of one step must share."""
+    """Events, host waits and repetition of a trace, which have to be equal in all traces of a step."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """Key of how an allocation is sized and of its streams, which traces of one step must share."""
+    """Way in which an allocation is sized, and its streams; equal for it in all traces of a step."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

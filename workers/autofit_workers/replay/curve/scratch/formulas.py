@@ -149,7 +149,7 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of an index per table row with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
+    """Bytes of an index for each embedding with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
     num_weights, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     many = num_indices > _EMBEDDING_SORTS_ABOVE
