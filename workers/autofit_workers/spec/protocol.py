@@ -222,18 +222,18 @@ class TrialSpec:
     Attributes:
         budget_bytes: bytes that the allocator may reserve on CUDA and in predictions, and that the process
             may use on the CPU; None for no limit. With several ranks it holds for each.
-        is_own_budget: whether the budget is that of the very card that the trial will run on. A
-            CUDA trial under any other budget is evidence `emulated`.
+        is_own_budget: whether the budget is that of the card that the trial will run on. A CUDA trial under
+            another card's budget is evidence `emulated`.
         setup: mode, kind of batches, and ranks; a prediction is of one rank, a measured trial runs all.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
-        num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
+        num_warmup_steps, num_steps: number of full steps for warm-up, and of the measured steps after them.
         num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
         num_nodes: machines of a cluster that the ranks are spread over evenly; has no effect where all ranks
             run on one machine.
         deadline_seconds: time after which the trial's whole process group, of all ranks, is killed.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
-            several times as often, also during an operator of hours; only what keeps the interpreter's
-            lock, or stops the process, silences it.
+            several times as often, even while an operator runs for hours; it is only silent if code holds the
+            interpreter's lock or if the process is stopped.
         conv_plan: layers with their convolution algorithms, for `mixed`; other layers use the backend's.
         with_follow_up: whether evaluation and checkpoint follow the steps, and on the CPU a profiled step.
         with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.

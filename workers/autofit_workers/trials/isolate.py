@@ -298,7 +298,7 @@ def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
     """Outcome of a trial that ran out of host memory: `OOM` if measured, `LOST` if predicted.
 
-    The memory that a prediction itself takes says nothing about its size.
+    The host memory that a prediction takes does not show how much memory the workload needs.
     """
     if spec.probe is Probe.PREDICT:
         message = (

@@ -1,6 +1,6 @@
 """Corrections: memory that predictions add beside operators' outputs, each switched off by its name.
 
-`Allocation.correction` holds such a name, and `Conditions.corrections` the names that are switched on.
+`Allocation.correction` has the name of one, and `Conditions.corrections` the names that are switched on.
 Convolution workspaces have no name here: the convolution policy decides about them.
 """
 
