@@ -26,7 +26,7 @@ from autofit_workers.spec.versions import wheel_for
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"
-_SMALLEST_MEANT_BYTES = 1024**2  # no device has less: the number was written without its unit
+_SMALLEST_MEANT_BYTES = 1024**2  # no device has less memory: the user left out the unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ context is a small part that is the same everywhere and a part that grows with
 from 36 SMs with 92 to 161 MiB to 148 SMs with 712 MiB, over seven years of architectures.
 
 For AMD's cards there are too few observations for a line, and they follow none: from 202 MiB with the context
-alone to 952, on cards of 104 to 256 compute units. There the interval covers the observations, and more.
-The table at the end says which of the two holds for a vendor's cards.
+alone to 952, on cards of 104 to 256 compute units. Their interval therefore covers all observations, with a
+high end above the largest. `_INTERVALS` has the rule for each vendor.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BELOW_MIB, _ABOVE_MIB = 110, 120
 # to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
 _EAGER_MIB = (360, 680, 1180)
 
-# Without a line the high end is this many times the largest observation: an assumption, as for the errors of
-# predictions on cards without real runs (`data/residuals.toml`).
+# For cards without a line, the high end is this many times the largest observation. The factor is an
+# assumption, as is that for cards without real runs in `data/residuals.toml`.
 _BEYOND_SEEN = 1.5
 
 

@@ -11,7 +11,7 @@ https://github.com/pytorch/pytorch/pull/130877). One took 1.6 GB where three and
   protocol Simple (`NCCL_BUFFSIZE`), 4.7 for LL128 and 0.5 for LL (`p2pSendSetup` and `p2pRecvSetup` of
   src/transport/p2p.cc; 10,485,760 and 2,097,152 bytes in https://github.com/NVIDIA/nccl/issues/1685).
   Neighbours are few, however many ranks there are (https://github.com/NVIDIA/nccl/issues/986);
-- where switches add up (NVLink SHARP: NVSwitch from Hopper on), once a collective uses them,
+- where NVSwitches compute the sums (NVLink SHARP, from Hopper on), once a collective uses them,
   2 × channels × 8 chunks for each card of the NVLink domain (`ncclNvlsBufferSetup` of
   src/transport/nvls.cc, 2.27 to 2.30).
 
@@ -67,9 +67,9 @@ def communicators_interval(
 
     A dimension that contains all ranks uses the default process group (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
-    have two. With several dimensions, the low end assumes that all share the memory of one, and the high end
-    one
-    more: the default group's, which gets its own at its first use, as for a barrier.
+    have two. With several dimensions, the low end assumes that all share the memory of one communicator. The
+    high end counts one more, that of the default group, which gets memory of its own at its first use, such
+    as a barrier.
 
     Args:
         degrees: number of ranks in each dimension or group, 2 or more.

@@ -11,13 +11,13 @@ from autofit.dispatch.base import Runner
 from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
 from autofit_workers.trials.door import ended_by
 
-_AT_ONCE = 2  # `autofit_workers.trials.run` decides whether they share a process
+_AT_ONCE = 2  # trials that run at once; `autofit_workers.trials.run` decides whether they share a process
 
 
 class TracesAhead:
     """Runs queued predict trials in background threads, in the order of `ask`, until it is closed.
 
-    As a context manager it closes itself: trials not taken are given up, and those still running are ended.
+    As a context manager it is closed on exit: trials in the queue are dropped, and running ones are ended.
 
     Args:
         run: runs a predict trial; called by several threads.
@@ -41,7 +41,7 @@ class TracesAhead:
 
     def close(self) -> None:
         """Drops queued trials, ends those that run, and waits until they have ended."""
-        self._executor.shutdown(wait=False, cancel_futures=True)  # before another one begins
+        self._executor.shutdown(wait=False, cancel_futures=True)  # so that no queued trial begins
         self._stop.set()
         self._executor.shutdown()
 

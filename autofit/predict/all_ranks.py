@@ -9,11 +9,11 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.traces import Traces
 from autofit_workers.spec.trace import AlikeRanks
 
-MOST_KINDS = 8  # of ranks that are traced: each costs as much as one rank by itself
+MOST_KINDS = 8  # most kinds of ranks that are traced; each takes as long as tracing a single rank
 
 
 def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
-    """Groups of alike ranks to trace: all up to `MOST_KINDS`, else the first, the last, some between."""
+    """Groups of alike ranks to trace: all if at most `MOST_KINDS`, else a sample with the first and last."""
     if len(kinds) <= MOST_KINDS:
         return tuple(kinds)
     return tuple(kinds[number * (len(kinds) - 1) // (MOST_KINDS - 1)] for number in range(MOST_KINDS))
@@ -33,7 +33,7 @@ class AllRanks(Generic[P]):
     """Predictors of ranks that differ in their memory, each made on demand and kept.
 
     Args:
-        num_ranks: the ranks of all kinds together.
+        num_ranks: number of ranks of all kinds together.
         predictor_of: makes the predictor of a rank.
 
     Attributes:
@@ -50,7 +50,7 @@ class AllRanks(Generic[P]):
         """Peak curve that at each batch size is the curve of the rank that needs the most memory.
 
         Args:
-            curve_of: asks a rank's predictor for the rank's curve.
+            curve_of: returns the curve of one rank, from that rank's predictor.
         """
         first = curve_of(self.first)
         kinds = self.first.traces.first.alike_ranks or (AlikeRanks(first=0, num_ranks=self._num_ranks),)

@@ -1,9 +1,9 @@
 """Calibration of predicted peaks' intervals by the errors of predictions against real runs.
 
-A predicted peak is an interval for two reasons. The workspaces of convolutions are not known for sure:
-which plan runs, and whether the allocator finds room for the largest of them or has to add a segment. And
-the model of the step is never complete: what is left over of real runs, by class of model, widens the
-interval.
+A predicted peak is an interval for two reasons. The workspaces of convolutions are uncertain: they depend on
+the plan that cuDNN runs, and the allocator may find room for the largest or may have to add a segment. And no
+prediction is exact: the interval is widened by the residuals, which are the errors of predictions against
+real runs of the same class of models.
 
         low        likely              high              worst
     ─────┤←─────────┤├──────────────┼─────→├──────────────┼───── reserved peak
@@ -11,15 +11,16 @@ interval.
          (2.5 %)     largest         (97.5 %)     their largest plan
                      workspace
 
-How much of the largest workspace counts is what real runs needed. Runs are known of some cards only. On the
-others, and where the card is not named, the plans are less sure: there the ends are those of a replay with
-the smallest and with the largest workspaces, and the residual is the same. A step without convolutions has
-nothing in it that depends on the card but what is known of each: its class is one for all cards.
+The share of the largest workspace that is added to the high end was fitted to real runs, which exist for some
+cards only. On other cards, and if no card is named, plans are less certain: there the interval reaches from a
+replay with the smallest workspaces to one with the largest, widened by the largest residuals of the class. In
+a step without convolutions, everything that depends on the card is known, so that its residuals are the same
+for all cards.
 
-The residuals are shares of the whole reserved peak. That is what was measured, what is held against
-the budget, and what repeated runs scatter in; a share of the activations alone would be nearer to
-the cause, but grows without bound where a small batch leaves few of them. `data/residuals.toml`
-holds them; `tests/bench/calibrate.py` writes it.
+The residuals are shares of the whole reserved peak, because it is the reserved peak that is measured, that is
+compared with the budget, and that varies between repeated runs. A share of the activations would be closer to
+the cause, but it grows without bound for small batches, which have few activations. `data/residuals.toml`
+holds the residuals; `tests/bench/calibrate.py` writes it.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _SHARED_BY_A_VENDOR = frozenset(
 class ModelClass(StrEnum):
     """Class of a model by the operators that make its activations; prediction errors differ by class.
 
-    Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. Of a step without
-    convolutions the shapes decide every size; those with cuDNN's recurrent networks, or with operators
-    whose scratch memory is not known, are not of that class. `OTHER` is a model that none of these dominates.
+    `DEPTHWISE` convolutions run on PyTorch's own kernels, other `GROUPED` ones on cuDNN's. In models of the
+    class `WITHOUT_CONVOLUTIONS`, shapes determine every size; models with cuDNN's recurrent layers, or with
+    operators of unknown scratch memory, are not of that class. `OTHER` is a model that fits no other class.
     """
 
     DENSE = "convolutional-dense"
@@ -65,17 +66,18 @@ class ModelClass(StrEnum):
     OTHER = "other"
 
 
-# Attention makes a twentieth of a transformer's activations, and less than a hundredth of a small
-# language model's, beside its logits; a classifier's softmax makes next to nothing. Of convolutions a
-# patch embedding, which is no reason to call a model convolutional, makes some thousandths.
+# Attention makes a twentieth of a transformer's activations, and less than a hundredth of those of a small
+# language model, which has large logits; a classifier's softmax makes far less. The convolution of a patch
+# embedding, which does not make a model convolutional, makes some thousandths.
 _LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
-# Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
+# Grouped layers make a quarter of the convolutions' output bytes in ResNeXt, and half of them in MobileNet.
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "flash_attn", "efficient_attention", "aten._softmax")
 _RECURRENT = ("rnn", "lstm", "gru")
-# Those whose scratch memory `autofit_workers/tracing/recording/hidden.py` leaves out.
+# Operators whose scratch memory `autofit_workers/tracing/recording/hidden.py` leaves out.
 _UNKNOWN_SCRATCH = ("aten.sort", "aten.topk", "aten.cum", "aten._unique", "aten.unique", "aten._fft")
-# Where the workload brings its own step, all that it allocates counts as activations.
+# Operators of other phases than forward: if the workload has a step function of its own, the trace counts all
+# that it allocates as activations.
 _NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
 
 
@@ -116,7 +118,7 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
         conv = allocation.convolution
         if conv is None or allocation.operator != "aten.convolution":
             continue
-        # A transposed convolution is noted as the data gradient of a plain one.
+        # A trace has a transposed convolution as the data gradient of a plain one.
         shape = conv.input_shape if conv.conv_pass is ConvPass.DGRAD else conv.output_shape
         num_bytes = math.prod(shape) * conv.element_bytes
         if conv.groups == 1:
@@ -129,10 +131,10 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Name of the card generation that shares residuals, such as `hopper`, or of all a vendor's.
+    """Name of the group of cards that share residuals: a generation such as `hopper`, or a vendor's cards.
 
     Args:
-        name: the name of an architecture.
+        name: name of an architecture, such as `sm_90`.
     """
     of_card = Architecture.of(name)
     if (of_all := of_card.vendor.facts.residual_cards) is not None:
@@ -146,7 +148,7 @@ def generation(name: str) -> str:
 def cards_of(model_class: ModelClass, name: str) -> str:
     """Name of the cards whose residuals apply to a model class: the card's `generation`, or `any`.
 
-    `any` is for models without convolutions on cards that do not share the residuals of all a vendor's.
+    `any` stands for models without convolutions, except on cards of a vendor whose cards share all residuals.
     """
     cards = generation(name)
     is_any = model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards not in _SHARED_BY_A_VENDOR
@@ -155,21 +157,22 @@ def cards_of(model_class: ModelClass, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Shares of a peak by which intervals of a model class are widened, from the errors of real runs.
+    """Shares by which predicted peaks are widened to an interval, from past errors for a class of models.
 
     Attributes:
         model_class: the class of the step's model.
-        cards: a `generation`, or `any`. Where the card may be of several, all of them, or those alone that
-            no real runs are known of.
-        low_share, high_share: what is added to both ends, as a share of the reserved peak there: the first is
-            never above 0, the second never below.
-        workspace_share: how much of the largest workspace of any one convolution's plan is added to the high
-            end before it is widened.
-        spans: whether the ends are those of the smallest and the largest workspaces, or the likely peak.
-        num_rows, num_families: how many real runs are behind it, of how many families of models; 0 where
-            there are none, and the interval is wider instead.
+        cards: the `generation` of the card, or `any`. If the card may be of several generations, all of them,
+            or only those without real runs.
+        low_share, high_share: what is added to the low and the high end, as a share of the reserved peak
+            there: the first is never above 0, the second never below.
+        workspace_share: share of the largest workspace of any one convolution that is added to the high end
+            before it is widened.
+        spans: whether the ends are the peaks with the smallest and with the largest workspaces; else both are
+            the likely peak.
+        num_rows, num_families: number of real runs that the shares come from, and of model families among
+            them; 0 if there are none, and the interval is wider instead.
         sources: the tables of these runs.
-        observed: the observed peaks of the same workload that moved the shares, in words.
+        observed: the observed peaks of the same workload that changed the shares, in words.
     """
 
     model_class: ModelClass
@@ -234,7 +237,7 @@ class Calibration:
         return math.ceil((limit_bytes + 1) / self._factor(self.low_share)) - 1
 
     def within_high_end(self, limit_bytes: int) -> int:
-        """Largest peak in bytes whose widened high end is within a limit; a search requests no larger one."""
+        """Largest peak in bytes whose widened high end is within a limit."""
         return math.floor(limit_bytes / self._factor(self.high_share))
 
     def _factor(self, share: float) -> Fraction:
@@ -246,10 +249,10 @@ class Residuals:
     """Errors of predictions against real runs, by class of model and generation of cards.
 
     Attributes:
-        measured: a calibration for each pair that real runs exist of.
-        factor, extra_share: a class without real runs has the widest shares of all classes, times the factor
-            and wider by the extra share.
-        digest: the digest of the file; an answer of a study depends on it.
+        measured: calibration by class and cards, for each pair with real runs.
+        factor, extra_share: a class without real runs has the widest shares of all classes, times `factor`
+            and wider by `extra_share`.
+        digest: hash of the file's text, which identifies the residuals that a study's answers rest on.
     """
 
     measured: Mapping[tuple[ModelClass, str], Calibration]
@@ -272,10 +275,10 @@ class Residuals:
         )
 
     def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
-        """Calibration of a model class on a card of one architecture, or the widest if it may be several.
+        """Calibration of a model class on a card that has one of the given architectures.
 
-        Where it may be any of several, the widest of their calibrations; it then rests on an assumption as
-        soon as one of them does. The ends span the workspaces, which are those of all these cards.
+        If there are several, the result has the widest shares of all, and `num_rows` is 0 if one of them has
+        no real runs. The ends then span the workspaces on all these cards.
         """
         generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
         each = [self._of(model_class, cards) for cards in generations]
@@ -298,7 +301,7 @@ class Residuals:
         """Calibration of a model class on the cards of one `generation`."""
         measured = self.measured.get((model_class, cards))
         if measured is None and cards in _SHARED_BY_A_VENDOR:
-            # What is left where shapes decide every size is the model's own, and no card's.
+            # Without convolutions, shapes determine every size: errors depend on the model, not on the card.
             of_any = self.measured.get((model_class, ANY))
             measured = None if of_any is None else dataclasses.replace(of_any, cards=cards)
         if measured is not None:

@@ -54,25 +54,26 @@ _SEVERAL_STREAMS = (
     "operators of a rank have no times of their own, as collectives run beside them: "
     "estimate tells the step's"
 )
-# Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
+# For each risk, those whose peaks are never above its own, because it replays all that they replay.
 _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
-_MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
+_MOST_STEPS = 512  # in the cache; some kB each, in addition to the caches of the step's curve
 
 
 class PredictedCurve:
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
-    `autofit.peak_curve` makes one. After its traces each batch size costs milliseconds, unless
+    `autofit.peak_curve` makes one. Once the step is traced, each batch size takes milliseconds, unless
     `needs_traces`. An estimate has the whole interval, whatever the risk; `peak_reserved_bytes` and `verdict`
-    are at the level of the interval that the risk says has to fit. Where ranks differ in their memory
-    (`of_ranks`), the rank that needs the most memory answers.
+    are for the point of the interval that has to fit by the risk, such as its high end. If ranks differ in
+    their memory (`of_ranks`), all results are those of the rank that needs the most.
 
     Args:
         workload: name of the workload.
         curve: curve of the step.
-        at_most: curve of the step with the largest sizes that values may give it, where sizes depend
-            on values: the high end is that of this curve.
-        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+        at_most: if sizes depend on the values of tensors, such as a mask, the curve of the step with the
+            largest sizes that are possible; it determines the high end. None for other steps.
+        observed: returns the residuals of observed peaks of this knob setting on this card; called when an
+            interval is first needed.
         timer: predicts the times of the workload's steps.
 
     Attributes:
@@ -131,7 +132,7 @@ class PredictedCurve:
 
         Args:
             ranks: curve of one rank of each kind that was traced, rank 0's first.
-            num_kinds: number of kinds that there are.
+            num_kinds: number of kinds of ranks, including those that were not traced.
         """
         curve = copy.copy(next(iter(ranks.values())))
         curve.ranks, curve._num_kinds = ranks, num_kinds  # noqa: SLF001 - a copy
@@ -139,7 +140,7 @@ class PredictedCurve:
 
     @property
     def risk(self) -> Risk:
-        """Risk that says which level of a peak has to fit."""
+        """Risk of the curve: whether a peak's likely value, high end or worst case has to fit."""
         return self._risk.risk
 
     @property
@@ -150,7 +151,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def spans(self, batch_size: int) -> PeakEstimate:
-        """Peaks at a batch size with their range due to workspaces, before errors of real runs widen it."""
+        """Peaks at a batch size with low and high ends by workspaces only, not by errors of predictions."""
         peak = self._widening.counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -185,7 +186,7 @@ class PredictedCurve:
         )
 
     def at_risk(self, risk: Risk) -> Self:
-        """Copy of the curve with another risk, which says which level of a peak has to fit."""
+        """Copy of the curve for another risk: a peak's likely value, high end or worst case has to fit."""
         if self.ranks:
             return self._each(lambda rank: rank.at_risk(risk))
         other = copy.copy(self)
@@ -222,7 +223,7 @@ class PredictedCurve:
         lower = _LOWER_RISKS[self.risk]
         if not lower:
             return 0
-        if self._widening.calibration(on_card).high_share < 0:  # real runs took less than is likely
+        if self._widening.calibration(on_card).high_share < 0:  # real runs reserved less than the likely peak
             lower = lower[1:]
         return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
 
@@ -237,13 +238,13 @@ class PredictedCurve:
 
     @over_ranks(worst)
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
-        """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
+        """Verdict on a batch size under a budget at the curve's risk: `FITS`, `THRASH` or `OOM`."""
         steps = self._decisive(batch_size, self._risk.level)
         return worst(self._risk.verdict(on_card, budget_bytes) for on_card in steps)
 
     @over_ranks(shortest)
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Batch sizes of the ascending `sizes` that PyTorch's kernels accept, regardless of memory."""
+        """Batch sizes of the ascending `sizes` up to the first that a PyTorch kernel refuses to run."""
         if self.needs_traces:
             return sizes  # each would cost a trace
         return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
@@ -269,7 +270,8 @@ class PredictedCurve:
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether a batch size runs with the smallest workspaces and all other sizes at the high end.
 
-        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        Steps run so near the limit: once the allocator has released its cached memory, PyTorch falls back to
+        cuDNN's plans with the smallest workspaces.
         """
         steps = self._decisive(batch_size, Level.HIGH)
         limit_bytes = self._widening.calibration(steps[0]).within_high_end(budget_bytes)
@@ -376,7 +378,7 @@ class PredictedCurve:
     def within(self, batch_size: int, limit_bytes: int) -> Estimate:
         """Estimate of one batch size where the allocator can reserve no more than `limit_bytes`.
 
-        At the limit the allocator gives back what it has cached and asks again, before memory runs out.
+        At the limit the allocator releases its cached memory and retries, before memory runs out.
         """
         if self.ranks:
             return self._of_worst_rank(lambda rank: rank.within(batch_size, limit_bytes))
@@ -466,17 +468,17 @@ class PredictedCurve:
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
-        """Bytes of each allocation's block when the step is replayed with likely sizes."""
+        """Bytes of the allocator's block for each allocation, when the step is replayed with likely sizes."""
         sizes, found, _ = on_card.likely()
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     @at_worst_rank
     def profile(self, batch_size: int) -> Profile:
-        """Profile of a traced batch size: its events, sizes and likely peaks, from which views are made.
+        """Memory profile of a traced batch size: its events, the sizes of allocations and the likely peaks.
 
         Raises:
-            UsageError: the curve is not of the trace at that size.
+            UsageError: the curve was not made from a trace at that batch size.
         """
         on_card = self._at(batch_size)
         trace = on_card.step.trace
@@ -521,7 +523,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
-        """Outcome that a predict trial of a batch size under a budget would return, without its trace."""
+        """Outcome of a predicted trial of a batch size under a budget, without the trace."""
         steps = self._decisive(batch_size, self._risk.level)
         trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
@@ -560,10 +562,10 @@ class PredictedCurve:
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         """Ratio of all convolutions' predicted time to that under the backend's own choice.
 
-        None on cards of whose convolutions no times are known, as AMD's.
+        None on cards without known times of convolutions, such as AMD's.
 
         Args:
-            budget_bytes: see `step_time`; infinite where no plan fits it.
+            budget_bytes: see `step_time`; the ratio is infinite if no plan fits the budget.
         """
         if not self._vendor.knows_times:
             return None
@@ -596,7 +598,7 @@ class PredictedCurve:
         return self._curve.trace.identity
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """Step on the card at a batch size; from level high on, with the largest value-dependent sizes."""
+        """Step on the card at a batch size; at levels high and worst, sizes by values are the largest."""
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
@@ -609,10 +611,10 @@ class PredictedCurve:
         return step
 
     def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
-        """Steps to replay at a batch size: the worst of their peaks and verdicts counts at a level.
+        """Steps to replay at a batch size for a level; the worst of their peaks and verdicts counts.
 
-        With the largest sizes, which come first, a step may reserve less than with those that were assumed:
-        the allocator places its blocks otherwise.
+        If sizes depend on values, the first step has the largest possible sizes, and the second the assumed
+        ones: these may reserve more, because the allocator places their blocks differently.
         """
         typical = self._at(batch_size)
         if self._at_most is None:
@@ -634,7 +636,7 @@ class PredictedCurve:
 
 
 def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
-    """Largest of some peaks in bytes, which are computed until one is above the given bytes."""
+    """Largest of some peaks in bytes; stops at the first one above `stop_above_bytes`."""
     highest_bytes = 0
     for peak_bytes in peaks:
         highest_bytes = max(highest_bytes, peak_bytes)
@@ -644,7 +646,7 @@ def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
-    """Yields each convolution call with the applicable algorithm that takes the least memory."""
+    """Yields each convolution call with the name of the algorithm that takes the least memory for it."""
     modules = on_card.step.convolution_modules()
     for layer, choices in on_card.convolution_options().items():
         least = smallest(choices)
@@ -653,10 +655,10 @@ def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
 
 
 def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_size: int) -> int | None:
-    """Likely reserved peak of a configuration in bytes, to be compared with what is measured.
+    """Likely reserved peak of a configuration in bytes, to be compared with its measured peak.
 
     Returns:
-        None where there is no prediction, or it would cost a trace.
+        None if there is no curve for the knob setting, or if a prediction would cost another trace.
     """
     curve = curves.get(knobs)
     return None if curve is None or curve.needs_traces else curve(batch_size).interval.likely_bytes

@@ -38,7 +38,7 @@ class Interval:
 class WorkspaceSpan:
     """The largest workspace of any one convolution call, in bytes: at least, likely, at most.
 
-    Calls follow each other, so that no two of them are held at a time.
+    Convolutions run one after the other, so that only one workspace is alive at a time.
     """
 
     low: int
@@ -54,10 +54,10 @@ class Breakdown:
         parameters: parameters and buffers.
         gradients: gradients of parameters, and the buckets in which ranks reduce them. Gradients of
             activations are short-lived and count as `other`.
-        optimizer_state: what the optimizer keeps between steps, such as Adam's moments.
-        activations: what forward pass and loss allocated.
+        optimizer_state: tensors that the optimizer keeps between steps, such as Adam's moments.
+        activations: tensors that the forward pass and the loss allocated.
         inputs: the batch.
-        workspace: what convolutions use besides their outputs while they run.
+        workspace: memory that convolutions take beside their outputs while they run.
         other: temporaries, and the unused part of blocks.
     """
 
@@ -91,11 +91,12 @@ class AssumedSize:
 
     Attributes:
         site: the user's line, `file:line:function`.
-        what: the thing that has the size.
-        size: elements that were assumed, at the traced batch size.
-        largest: the most elements that it can have there, which the high end is of; None if nothing says.
-        moves_bytes: by how much all the assumptions of the estimate together may move the peak.
-        batch_size: the traced one; None in documents of earlier versions.
+        what: what has that size, in words.
+        size: number of elements that was assumed, at the traced batch size.
+        largest: most elements that are possible at that batch size, from which the high end is computed; None
+            if unknown.
+        moves_bytes: bytes by which all assumptions of the estimate together may move the peak.
+        batch_size: the traced batch size; None in documents of earlier versions.
     """
 
     site: str
@@ -111,9 +112,10 @@ class Unknown:
     """Source of uncertainty in a predicted peak, with the peak's range due to that source alone.
 
     Attributes:
-        source: what is not known, in the words that a reader is told.
-        low_bytes, likely_bytes, high_bytes: the reserved peak, all else as is likely.
-        modules: paths of the modules with the largest workspace; empty where the source is another one.
+        source: what is uncertain, in words.
+        low_bytes, likely_bytes, high_bytes: reserved peak over the range of this source, with everything else
+            as is likely.
+        modules: paths of the modules with the largest workspace; empty if the source is not workspaces.
     """
 
     source: str
@@ -128,10 +130,10 @@ class RankEstimate:
     """Predicted memory of one group of alike ranks.
 
     Attributes:
-        rank: the first of its kind.
-        num_alike: the ranks of that kind.
-        peak_allocated_bytes: live blocks at their peak.
-        interval: the reserved peak.
+        rank: the first rank of the group.
+        num_alike: number of ranks in the group.
+        peak_allocated_bytes: allocated peak of each of these ranks.
+        interval: reserved peak of each of these ranks.
         need: see `Estimate`.
     """
 
@@ -148,7 +150,7 @@ class PhasePeak:
 
     Attributes:
         name: see `autofit.explain.profile.Phase`.
-        num_bytes: live blocks at their peak.
+        num_bytes: allocated peak of the phase.
     """
 
     name: str
@@ -159,7 +161,7 @@ class PhasePeaks(Sequence[PhasePeak]):
     """Sequence of the phases' allocated peaks, computed at first use from all blocks of the step.
 
     Args:
-        find: works out the peaks.
+        find: computes the peaks.
     """
 
     def __init__(self, find: Callable[[], tuple[PhasePeak, ...]]) -> None:
@@ -198,63 +200,66 @@ class Estimate:
 
     Attributes:
         workload: the workload's name.
-        batch_size: samples a batch; with several ranks, of one rank.
-        batch_source: what shows that size, a `BatchSource`.
-        num_batches: batches of a script's optimizer step, of all ranks; None where knobs say it.
-        num_parts: batches that the script splits its batch size into; the option is `num_parts` times
-            `batch_size`.
-        knobs: the setting that was predicted.
-        mode: `train` or `infer`.
-        model_class: the name of the model's class; None where a script builds it.
-        num_parameters: elements of its parameters, without an adapter's; None where a script builds it.
-        inputs: where autofit makes the batches of a library's model, the shape of each part of one sample.
-        peak_allocated_bytes: live blocks at their peak.
-        peak_reserved_bytes: segments of PyTorch's allocator at their peak; the likely value of `interval`.
-        device_peak_bytes: what nvidia-smi (or amd-smi) would show of the process: reserved bytes and context.
-        context_bytes: the CUDA context that was assumed; with several ranks, with NCCL.
+        batch_size: samples per batch; with several ranks, per rank.
+        batch_source: how that size was found, a `BatchSource`.
+        num_batches: batches in an optimizer step of a script, of all ranks; None if knobs determine it.
+        num_parts: batches that the script splits its batch size into; the script is called with `num_parts`
+            times `batch_size`.
+        knobs: the knob setting that was predicted.
+        mode: `train`, `infer` or `generate`.
+        model_class: the name of the model's class; None where a script builds the model.
+        num_parameters: elements of the model's parameters, without an adapter's; None where a script builds
+            the model.
+        inputs: shape of each input of one sample, where autofit makes the batches of a library's model.
+        peak_allocated_bytes: allocated peak: live blocks of PyTorch's allocator at their most.
+        peak_reserved_bytes: reserved peak: segments of PyTorch's allocator at their most; the likely value of
+            `interval`.
+        device_peak_bytes: memory that nvidia-smi (or amd-smi) would show for the process: reserved bytes and
+            context.
+        context_bytes: memory of the CUDA context, as assumed; with several ranks, including NCCL's.
         breakdown: what the allocated peak holds.
         interval: the reserved peak with what convolution workspaces may add, widened by the errors that
             predictions of such models had against real runs.
         evidence: `predicted`.
         device: the card that was assumed.
         calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
-        workspace_bytes: the range of the convolution workspaces; None where they have one size.
+        workspace_bytes: range of the largest convolution workspace; None where it is certain.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together; 1 for one by itself.
-        parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty for one by
-            itself.
-        rank: the one of them that the estimate is of.
-        ranks: with `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
-        num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
-        communicators: how many ranks each process group has that exchanges anything: with a communicator of
-            NCCL's for each, in `context_bytes`.
+        num_ranks: number of processes that train together; 1 for a single process.
+        parallel: how the ranks share the work, such as `fsdp:8`, or `script:8` where their script decides it;
+            empty for a single process.
+        rank: the rank that the estimate is for.
+        ranks: with `--rank all`, each predicted group of alike ranks; `rank` needs the most memory of them.
+        num_kinds_of_ranks: number of groups of alike ranks; 0 where one rank alone was predicted.
+        communicators: number of ranks of each process group that exchanges data; NCCL's communicators for
+            them are in `context_bytes`.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
-        workspace_source: how the workspaces of convolutions are known; empty where there are none.
+        workspace_source: where the workspaces of convolutions are from, in words; empty without convolutions.
         largest: the largest holders of memory at the allocated peak.
         architectures: the architectures that the interval covers, the likely one first; for a named card
             its own.
         trace_digest: identifies the trace that the estimate was made from.
         versions: the versions of autofit and PyTorch.
-        assumptions: the sizes in it that depend on values; `--assume` changes them.
-        unknowns: the sources of the interval, the one that may add most first.
-        notes: what else to know of how the estimate was made, in sentences.
-        step_seconds: the predicted time of a step; None where it is not sure enough to be said.
-        samples_per_second: the likely rate; None as `step_seconds`. A step that accumulates more than two
-            batches is predicted with two.
-        step_time_note: what the time rests on, or why none is said, in a sentence.
-        phases: the allocated peak of each phase, in their order; empty where the trace has none.
-        seen: which part of the run was traced, and is what is predicted; None of a generation.
-        growth: the lines that keep more with each step, the most first.
+        assumptions: sizes that depend on values and were assumed; `--assume` changes them.
+        unknowns: sources of uncertainty in the reserved peak, the one that may add the most bytes first.
+        notes: remarks on how the estimate was made, in sentences.
+        step_seconds: predicted time of a step; None where it is too uncertain.
+        samples_per_second: likely samples per second; None as `step_seconds`. A step that accumulates more
+            than two batches is predicted with two.
+        step_time_note: sentence on what the step time is based on, or on why there is none.
+        phases: the allocated peak of each phase, in their order; empty where the trace has no phases.
+        seen: the part of the run that was traced, which the prediction covers; None for a text generation.
+        growth: source lines that keep more memory with each step, the one that keeps the most first.
         lengths: memory of a run whose batches differ in length; None where they do not.
-        limit_bytes: the most that the allocator can reserve on the card; None where its memory is not known.
-            The reserved and the device peak, and `interval`, are those on that card. Where memory runs out
-            there, all else is that of a run to its end, on a card that suffices.
+        limit_bytes: most bytes that the allocator can reserve on the card; None where the card's memory is
+            not known. The reserved peak, the device peak and `interval` are those within this limit. Where
+            memory runs out, all other values are those of a complete run on a card that is large enough.
         likely_verdict: what happens at the likely peak on that card: `FITS`, `THRASH` or `OOM`.
-        num_alloc_retries: how often the allocator gives back all that it keeps and asks again, in the steps
-            that were traced.
-        need: the reserved peak on a card that is large enough, where that may be more than this one has; None
-            where it is not. Where memory runs out, and more than half of that would be free blocks that
-            nothing fits into, about the least that it runs in.
+        num_alloc_retries: how often the allocator releases its cached memory and retries, in the traced
+            steps.
+        need: reserved peak on a card that is large enough, where it may exceed `limit_bytes`; else None.
+            Where memory runs out, and more than half of this peak would be free blocks that no request fits
+            into, about the least memory that the step completes in.
     """
 
     workload: str

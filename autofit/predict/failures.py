@@ -12,7 +12,7 @@ from autofit.errors import (
 )
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
-# Kinds of failure that say nothing against the workload: it has to be measured.
+# Kinds of failure in which the workload cannot be predicted, but may run: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 
 
@@ -23,9 +23,9 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
-        InapplicableError: a knob that was asked for applies to nothing in the workload.
-        MissingLibraryError: a knob's value is of a library that is not installed.
-        UnknownModelError: the library that was named knows no such model.
+        InapplicableError: a requested knob applies to nothing in the workload.
+        MissingLibraryError: a requested value of a knob needs a library that is not installed.
+        UnknownModelError: the library in the workload's reference has no model of that name.
     """
     if outcome.verdict is Verdict.TRACED or outcome.verdict.is_about_memory:
         return

@@ -1,8 +1,8 @@
 """Predicts the peak host memory of a step on the CPU: the step's blocks plus the process itself.
 
-Two numbers, as a trial is judged by two. The kernel limits private writable memory, among it pages
-that were never written to; and the peak resident set has to be within the budget, among it the
-libraries' code. Nothing is proved from them: they say where a search by trials begins.
+There are two peaks, because a trial on the CPU can fail by either. The kernel limits private writable memory,
+which includes pages that were never written to; the budget limits the resident set, which includes the
+libraries' code. A search only takes from these predictions where its measured trials begin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Worklo
 _MIB = 1024**2
 _BASELINE = WorkloadRef(kind="import", target="autofit_workers.trials.measure.baseline:workload")
 _BASELINE_BATCH = 4
-# How far real trials were from the likely peak, beside the spans of the blocks; see
+# Relative errors of the likely peak against measured trials, in addition to the range of estimated sizes; see
 # tests/bench/host_accuracy.py.
 _LOW_SHARE, _HIGH_SHARE = 0.03, 0.03
 
@@ -68,9 +68,9 @@ class HostPeak:
     """Predicted peak of a step on the CPU, in bytes.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: of what is held against the budget, the larger of the
-            two numbers.
-        resident_bytes, private_bytes: the likely value of each number.
+        likely_bytes, high_bytes: likely and high end of the larger of the two peaks, which has to fit.
+        low_bytes: low end of the smaller of the two peaks.
+        resident_bytes, private_bytes: likely peak of the resident set, and of private writable memory.
     """
 
     low_bytes: int
@@ -83,13 +83,13 @@ class HostPeak:
 class HostCurve:
     """Predicted peaks of a step on the CPU; a call with a batch size returns a `HostPeak`.
 
-    It is a `autofit.search.curves.Curve` at the level of a risk: a first trial that fits tells
-    its peak, one that runs out of memory may tell nothing.
+    It is an `autofit.search.curves.Curve`, whose peaks are the high ends unless the risk is `likely`: so a
+    search rather begins with a trial that fits, which tells its peak, than with one that runs out of memory.
 
     Args:
         steps: curve of the step, from traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
-        process: measures what a process costs, once the curve is asked for the first peak.
-        risk: the risk whose level the curve is of.
+        process: returns the memory of a trial's process without a step; called for the first peak.
+        risk: tells whether the curve's peaks are the likely ones or the high ends.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class HostCurve:
 
     @property
     def trace_identity(self) -> str:
-        """Identity of the traced step, without the sizes measured on the machine."""
+        """Identity of the traced step, whatever sizes this machine measured."""
         return host_blocks.identity(self._steps.trace)
 
     def __call__(self, batch_size: int) -> HostPeak:
@@ -115,8 +115,8 @@ class HostCurve:
         private_bytes = process.private_bytes + host_blocks.asked_bytes(step)
         most_bytes = process.private_bytes + host_blocks.most_bytes(step)
         likely_bytes = max(resident_bytes, private_bytes)
-        # How many pages of the libraries' files are resident depends on the kernel's cache, by tens of
-        # MiB between two runs of one program: the low end counts on none of them.
+        # The number of resident pages of the libraries' files depends on the kernel's cache: two runs of one
+        # program differ by tens of MiB. The low end counts none of these pages.
         certain_bytes = min(resident_bytes, private_bytes)
         return HostPeak(
             low_bytes=int(certain_bytes * (1 - _LOW_SHARE)),
@@ -141,6 +141,6 @@ class HostCurve:
     def lower_bound_bytes(self, batch_size: int) -> int:
         """Lower bound of the peak in bytes: the peak itself, which never falls as the batch size grows.
 
-        It never falls, as blocks are freed at once.
+        It never falls, because on the CPU no allocator caches freed blocks.
         """
         return self.peak_reserved_bytes(batch_size)

@@ -11,7 +11,7 @@ from autofit.units import format_bytes
 from autofit_workers.replay.curve.step_on_card import WithinLimit
 from autofit_workers.spec.protocol import Verdict
 
-_MUCH_BYTES = 1 << 30  # below it the free parts of segments may be more than all tensors of a small model
+_MUCH_BYTES = 1 << 30  # no note below it: in small models, free blocks often exceed the tensors
 
 
 def limited(
@@ -23,14 +23,14 @@ def limited(
 ) -> Estimate:
     """Estimate of a configuration where the allocator can reserve no more than `limit_bytes`.
 
-    A peak within the limit stays as it is. Beyond it the allocator gives back what it kept, so that nothing
-    above the limit is ever reserved; what would have been reserved is the `need`.
+    A peak within the limit stays as it is. At the limit the allocator releases its cached memory, so that
+    never more is reserved; the reserved peak without a limit becomes the estimate's `need`.
 
     Args:
         estimate: the estimate on a card of unlimited memory.
-        within: what becomes of its likely replay under the limit.
-        least: tells about the least memory that the likely replay runs in.
-        calibration: the calibration that widened its interval.
+        within: result of the likely replay under the limit.
+        least: returns about the least memory in bytes in which the likely replay completes.
+        calibration: the calibration that widened the estimate's interval.
     """
     unlimited = estimate.interval
     estimate = dataclasses.replace(
@@ -65,7 +65,7 @@ def limited(
 
 
 def on_any_card(estimate: Estimate) -> Estimate:
-    """Estimate for a card of unknown memory, with a note if most of the peak depends on its memory."""
+    """Estimate for a card of unknown memory, with a note if most of the reserved peak is free blocks."""
     free_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
     if free_bytes <= max(estimate.peak_allocated_bytes, _MUCH_BYTES):
         return estimate

@@ -1,4 +1,4 @@
-"""Combines answers of a curve over ranks that differ in their memory."""
+"""Decorators that combine the results of a curve over ranks that differ in their memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _Sized = TypeVar("_Sized", bound=Sized)
 
 
 def over_ranks(combine: Callable[[Iterator[Any]], Any]) -> Callable[[_Method], _Method]:
-    """Decorates a method of one rank's curve: a curve with `ranks` combines the answers of all.
+    """Decorates a method of one rank's curve: a curve with `ranks` combines the results of all its ranks.
 
     Args:
-        combine: function of the ranks' answers, rank 0's first; asks for as many as it needs.
+        combine: function of an iterator over the ranks' results, rank 0's first; it need not exhaust it.
     """
 
     def decorate(method: _Method) -> _Method:
@@ -33,7 +33,7 @@ def over_ranks(combine: Callable[[Iterator[Any]], Any]) -> Callable[[_Method], _
 
 
 def at_worst_rank(method: _Method) -> _Method:
-    """Decorates a method of one rank's curve: a curve with `ranks` asks the one with the largest peak."""
+    """Decorates a method of one rank's curve: a curve with `ranks` calls it on the rank with most memory."""
 
     @functools.wraps(method)
     def of_worst(curve: Any, batch_size: int, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def at_worst_rank(method: _Method) -> _Method:
 
 
 def worst(verdicts: Iterator[Verdict]) -> Verdict:
-    """Worst of some verdicts: `OOM`, which ends the search for it, before `THRASH` before `FITS`."""
+    """Worst of some verdicts: `OOM`, else `THRASH`, else `FITS`; stops at the first `OOM`."""
     found = Verdict.FITS
     for verdict in verdicts:
         if verdict is Verdict.OOM:

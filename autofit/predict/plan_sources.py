@@ -1,7 +1,7 @@
 """Sources of cuDNN's convolution plans for a card: libcudnn if installed, else a table, else formulas.
 
-The libcudnn of the environment is asked, and not another, because it is the one that PyTorch would
-run with; a CPU build of PyTorch brings none.
+The libcudnn of the environment is queried, because PyTorch would run with it; a CPU build of PyTorch brings
+none.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def plan_source(architecture: str) -> PlanSource:
 def offline_plan_source(architecture: str) -> PlanSource:
     """Source of cuDNN's convolution plans for an architecture that works without libcudnn.
 
-    It is for the other architectures that a card may be of where it is not named: libcudnn would be
-    asked eight times as much, some seconds for every batch size, and differs little from its table.
+    It serves the other architectures that an unnamed card may have: querying libcudnn for all of them would
+    take some seconds for every batch size, and its plans differ little from those of the tables.
     """
     return offline_source(architecture, importlib.metadata.version("torch"))
 
@@ -54,8 +54,8 @@ class AskedPlans(PassedOn):
     """Source of convolution plans that queries libcudnn, or another source once libcudnn has failed.
 
     Args:
-        asked: libcudnn, whose process starts with the first question that its cache leaves open.
-        otherwise: the source that is asked from then on.
+        asked: plans of libcudnn, whose process starts at the first query that is not in the cache.
+        otherwise: the source that is queried once libcudnn has failed.
     """
 
     def __init__(self, asked: CudnnPlans, otherwise: PlanSource) -> None:
@@ -65,7 +65,7 @@ class AskedPlans(PassedOn):
 
     @property
     def name(self) -> str:
-        self.plans([])  # only who answers has a say
+        self.plans([])  # an empty query, which replaces the source if libcudnn fails
         return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
@@ -79,7 +79,7 @@ class AskedPlans(PassedOn):
 
     def prepare(self) -> None:
         """Starts libcudnn's process early; an error shows only when plans are first requested."""
-        with suppress(CudnnError):  # the first question says it
+        with suppress(CudnnError):  # the first query for plans reports it
             self._asked.prepare()
 
 
@@ -120,7 +120,8 @@ class CardPlans:
         """Source of cuDNN's convolution plans for the card's likely architecture.
 
         Args:
-            on_grid: whether many batch sizes will be asked for, so that cuDNN is not asked for each.
+            on_grid: whether plans of many batch sizes will be needed, which are then interpolated between a
+                few.
         """
         name = card.architecture
         if not on_grid:

@@ -38,8 +38,8 @@ from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import SampleSize, Trace
 from autofit_workers.trials import door
 
-_SAME_PEAK = 0.002  # of it, by which two count as one
-_SAME_WORKLOAD = 0.02  # by which a prediction may have moved since a peak was observed
+_SAME_PEAK = 0.002  # share by which two peaks may differ and count as equal
+_SAME_WORKLOAD = 0.02  # share by which a prediction may have changed since a peak was observed
 
 
 class Predictor:
@@ -50,16 +50,16 @@ class Predictor:
         run: runs a predict trial.
         setup: mode, kind of batches and ranks.
         emit: receives an event before each trace is made.
-        residuals, time_residuals: how far predicted peaks and times may be off; those of this version unless
-            given.
-        observations: observed peaks of the workload, which sharpen its intervals.
+        residuals, time_residuals: errors of earlier predictions of peaks and times against real runs; those
+            shipped with autofit unless given.
+        observations: observed peaks of the workload, which correct its intervals.
         measured_steps: measured steps of the workload, which scale the predicted times.
-        plans: gives the source of cuDNN's plans on a card of an architecture.
-        plans_elsewhere: gives that of the other architectures that an unnamed card may be of.
-        for_host: traces are of the CPU, for `host_steps`.
+        plans: returns the source of cuDNN's plans on a card of an architecture.
+        plans_elsewhere: returns the source for the other architectures that an unnamed card may have.
+        for_host: whether to trace for the CPU, for `host_steps`.
         num_threads: threads of the trials on the CPU.
-        with_tensors: traces also list the tensors and layers of a forward pass.
-        with_calls: traces also have the operators that ran, and the stacks of allocations.
+        with_tensors: whether traces also list the tensors and layers of a forward pass.
+        with_calls: whether traces also list the operators that ran, and the stacks of allocations.
 
     Attributes:
         traces: traces of the workload, each made when it is first asked for.
@@ -146,8 +146,9 @@ class Predictor:
         """Predicted peak curve of a knob setting on a card; takes three traces unless these exist.
 
         Args:
-            risk: the level that the curve's peaks, verdicts and outcomes are of.
-            only_batch: the one batch size that the curve has to know, which costs one trace; None for all.
+            risk: decides which point of a peak's interval has to fit: its high end, its likely value or
+                worse.
+            only_batch: the one batch size that the curve has to cover, which costs one trace; None for all.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
@@ -203,7 +204,7 @@ class Predictor:
         return self._steps.sample(knobs, batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
+        """Distance between sample sizes that all operators round alike, such as 64 tokens."""
         return self._steps.size_multiple(knobs)
 
     def host_steps(self, knobs: Knobs) -> PeakCurve:
@@ -215,10 +216,10 @@ class Predictor:
         return self._steps.host_steps(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
-        """Whether a trace at a batch size agrees with the curve or its peak; else traces replace the curve.
+        """Whether a trace at a batch size confirms the curve's events or peak; if not, replaces the curve.
 
         Returns:
-            False if the curves handed out for this knob setting before are no longer to be used.
+            False if the curves returned for this knob setting before must not be used any more.
         """
         if self._all_ranks is not None:
             agreed = [rank.confirm(knobs, card, batch_size) for rank in self._all_ranks.made]
@@ -227,7 +228,7 @@ class Predictor:
             return True
         trace = self.trace(knobs, batch_size)
         if trace.batch_size == batch_size and self._has_peak_of_curve(trace, knobs, card):
-            return True  # what comes between the steps differs, as batches of an evaluation do
+            return True  # the difference does not touch the peak, as that of an evaluation's batches
         self._steps.replace(knobs, batch_size)
         return False
 
@@ -246,8 +247,8 @@ class Predictor:
         """Estimate of one batch size from one trace, at that size.
 
         Args:
-            batch_size: None for the script's own batch size. Where the data set is smaller than a batch, the
-                estimate is of the whole data set.
+            batch_size: None for the script's own batch size. If the data set is smaller than a batch, the
+                estimate is for the whole data set as one batch.
         """
         if batch_size is None:
             batch_size = self.traces.own_batch_size(knobs)
@@ -269,7 +270,7 @@ class Predictor:
         if self._all_ranks is not None:
             return self._all_ranks.curve(lambda rank: rank.curve_at(knobs, card, batch_size))
         trace = self.trace(knobs, batch_size)
-        batch_size = trace.batch_size  # smaller where the whole data set is
+        batch_size = trace.batch_size  # smaller if the whole data set is smaller
         knobs = with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
@@ -284,7 +285,7 @@ class Predictor:
         """Predicted curve from one trace, or part of one; it covers the trace's batch size alone.
 
         Raises:
-            UnpredictableCardError: nothing is predicted of the trace on that card.
+            UnpredictableCardError: the trace cannot be predicted on that card.
         """
         require_predictable(knobs, trace, card)
         curve = PeakCurve.through([trace])
@@ -304,7 +305,7 @@ class Predictor:
     def why_inapplicable(self, knobs: Knobs) -> str | None:
         """Reason why the convolution algorithm in `knobs` applies to nothing in the step; None if it does.
 
-        None also where the step cannot be traced: a trial will tell.
+        Also None if the step cannot be traced: a measured trial then shows the reason.
         """
         if not isinstance(conv.find(knobs.conv_algo), Rewrite):
             return None
@@ -328,7 +329,7 @@ class Predictor:
         sharpens: bool = True,
     ) -> PredictedCurve:
         trace = curve.trace
-        if trace.shares_as_script:  # with which groups, its run shows
+        if trace.shares_as_script:  # the traced script has shown its process groups
             card = card.among(trace.groups, trace.num_ranks)
         return PredictedCurve(
             self._workload.name,
@@ -345,7 +346,7 @@ class Predictor:
         )
 
     def _observed(self, curve: PredictedCurve, *, on_grid: bool) -> tuple[Residual, ...]:
-        """Residuals of the observed peaks for the knob setting and card of a curve."""
+        """Deviations of observed peaks from their predicted range, for a curve's knob setting and card."""
         found = []
         trace = self.traces.first
         seen = self.observations.of(
@@ -356,7 +357,7 @@ class Predictor:
                 at = curve if on_grid else self.curve_at(curve.knobs, curve.card, one.batch_size)
                 spans = at.spans(one.batch_size)
             except AutofitError:
-                continue  # that size is predicted no more: nothing can be said of it
+                continue  # the observed batch size cannot be predicted any more
             if not math.isclose(spans.reserved_bytes, one.predicted_bytes, rel_tol=_SAME_WORKLOAD):
                 continue
             is_allocated = one.kind is PeakKind.ALLOCATED

@@ -1,4 +1,4 @@
-"""Peak and verdict of one step on a card at the level of its interval that a risk says has to fit."""
+"""Peak and verdict of one step on a card by a risk, which decides what point of the interval has to fit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.W
 
 
 class RiskLevel:
-    """Level of a peak that has to fit, by risk: `safe` the high end, `likely`, or `worst`.
+    """Computes the peak that has to fit by a risk: for `safe` the high end, else the likely or worst peak.
 
     Args:
-        risk: risk that the user takes.
-        widening: errors of real runs, which widen replayed peaks to an interval.
+        risk: the risk that the user takes.
+        widening: widens replayed peaks to an interval by past errors of predictions.
 
     Attributes:
         risk: as given.
@@ -33,18 +33,18 @@ class RiskLevel:
         self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}
 
     def of(self, risk: Risk) -> Self:
-        """Level of another risk; shares what is known of runs whose batches differ in length."""
+        """Copy for another risk; shares the cached replays of runs whose batches differ in length."""
         other = copy.copy(self)
         other.risk = risk
         return other
 
     @property
     def level(self) -> Level:
-        """Level of the workspaces and of sizes that depend on values."""
+        """Level at which workspaces and sizes that depend on values are taken for the risk."""
         return _LEVELS[self.risk]
 
     def replayed(self, on_card: StepOnCard) -> Level:
-        """Level of the workspaces with which a step is replayed."""
+        """Level of the workspaces with which a step is replayed for the risk."""
         return self._widening.end_level(on_card) if self.risk is Risk.SAFE else self.level
 
     def peak_bytes(self, on_card: StepOnCard, stop_above_bytes: int | None) -> int:
@@ -62,13 +62,13 @@ class RiskLevel:
         )
 
     def verdict(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
-        """`FITS`, `THRASH` or `OOM`: the peak of a step against a budget in bytes."""
+        """Verdict on a step under a budget in bytes: `FITS`, `THRASH` or `OOM`."""
         if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
-            return Verdict.OOM  # whatever workspaces may add, which costs more to find out
+            return Verdict.OOM  # without computing workspaces, which takes longer
         limit_bytes = self._before_widening(on_card, budget_bytes)
         verdict = on_card.verdict(limit_bytes, self.replayed(on_card))
         if verdict is not Verdict.FITS:
-            return verdict  # whatever its lengths add, which costs more to find out
+            return verdict  # without replaying batches of other lengths, which takes longer
         lengths = self.run_lengths(on_card, None)
         if lengths is None:
             return verdict
@@ -82,7 +82,7 @@ class RiskLevel:
         """Memory of a run whose batches differ in length; None if its batches do not differ.
 
         Args:
-            limit_bytes: the most that the allocator can reserve; None for no limit.
+            limit_bytes: most bytes that the allocator can reserve; None for no limit.
         """
         orders = self.orders(on_card)
         if orders is None:
@@ -102,7 +102,7 @@ class RiskLevel:
         return self._drawn_orders[batch_size]
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest replayed peak in bytes that stays within a limit with workspaces added and widened."""
+        """Largest replayed peak in bytes that is within a limit after workspaces and errors are added."""
         within_bytes = self._within(on_card, limit_bytes)
         return (
             within_bytes

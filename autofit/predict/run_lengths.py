@@ -1,7 +1,7 @@
 """Memory of a run whose batches differ in length, from replays of many orders of its batches.
 
-Reserved memory creeps up although no batch is longer than the longest: blocks that were cut for one length
-do not fit the next one.
+In such a run reserved memory still rises after the longest batch has run: blocks that were split for one
+length do not fit the next one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from autofit_workers.replay.curve.varying_run import Numbers, VaryingRun
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.trace import Category, Lengths
 
-_NUM_ORDERS, _LEAST_ORDERS = 20, 8  # fewer where steps have many events
-_MOST_BATCHES = 400  # of an order
+_NUM_ORDERS, _LEAST_ORDERS = 20, 8  # orders that are replayed; fewer if steps have many events
+_MOST_BATCHES = 400  # in an order
 _LEAST_BATCHES = 24
-_MOST_EVENTS = 3_000_000  # of all orders, a few seconds
+_MOST_EVENTS = 3_000_000  # of all orders together: they take a few seconds to replay
 _NUM_EXPANDABLE = 3  # orders that are replayed with expandable segments, whose peaks differ little
-# Of the range of the orders, by which another one may lie outside of it. Of 20 one in ten would without, of 8
-# two in nine.
+# Share of the range of the orders' peaks by which its high end is raised, because the peak of another order
+# may lie outside of the range: with 20 orders that happens in one of ten cases, with 8 in two of nine.
 _BEYOND = {_NUM_ORDERS: 0.15, _LEAST_ORDERS: 0.4}
 
 
@@ -38,16 +38,16 @@ class RunLengths:
     """Memory of a run whose batches differ in length. All sizes are in bytes.
 
     Attributes:
-        shortest, median, longest: shapes of batches in which they differ.
-        num_known: batches whose length is known.
-        num_longest: of these, those that are as long as the longest.
-        is_read: whether a data loader gave the lengths; else they are those of the steps that were seen.
-        num_orders, num_batches: orders of so many batches were replayed.
+        shortest, median, longest: the shortest, median and longest batch, by the dimensions that differ.
+        num_known: number of batches whose length is known.
+        num_longest: number of these that are as long as the longest.
+        is_read: whether the lengths are from a data loader; else they are those of the traced steps.
+        num_orders, num_batches: number of batch orders that were replayed, and of batches in each.
         allocated_bytes: the allocated peak, which is that of the longest batch.
         low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
-        expandable_bytes: the likely one with expandable segments; None where they are used.
-        num_alloc_retries: how often the allocator gives its cache back on the card that is named, in the
-            order in which it has to do so most often.
+        expandable_bytes: the likely reserved peak with expandable segments; None where they are used already.
+        num_alloc_retries: how often the allocator releases its cached memory on the named card, in the order
+            in which it does so most often.
     """
 
     shortest: tuple[int, ...]
@@ -82,7 +82,7 @@ class RunLengths:
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
         """Peak estimate of the traced steps, raised to the peaks of the whole run.
 
-        What the longest batch takes beyond the batches that were seen counts as activations.
+        Bytes that the longest batch takes beyond the traced batches count as activations.
         """
         workspaces_bytes = peak.high_bytes - peak.reserved_bytes
         more_bytes = max(0, self.allocated_bytes - peak.allocated_bytes)
@@ -103,12 +103,12 @@ class DrawnOrders:
     """Orders of a run's batches, drawn at random if the loader shuffles, and replayed on demand.
 
     Args:
-        lengths: what is known of the lengths of the run's batches.
-        run: the run's steps at any lengths.
-        settings: the allocator's settings.
-        num_orders: how many orders are drawn.
-        num_batches: the batches of an order.
-        later_bytes: bytes that what comes after the steps, as an evaluation, reserves beside.
+        lengths: the known lengths of the run's batches.
+        run: makes the events of steps with batches of any lengths.
+        settings: settings of the allocator.
+        num_orders: number of orders that are drawn.
+        num_batches: number of batches in an order.
+        later_bytes: bytes that are reserved in addition after the steps, as by an evaluation.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class DrawnOrders:
     def of(cls, on_card: StepOnCard) -> Self | None:
         """Batch orders of the run that a traced step belongs to.
 
-        None where its batches are alike, or cannot be told at other lengths, or are all that the run has.
+        None if the batches are alike, if their events at other lengths are unknown, or if the trace has all
+        steps of the run.
         """
         trace, sizes, settings = on_card.step.trace, on_card.likely().sizes, on_card.conditions.settings
         run = VaryingRun.of(trace, sizes, on_card.likely_bytes)
@@ -163,7 +164,7 @@ class DrawnOrders:
 
     @cached_property
     def orders(self) -> list[list[Numbers]]:
-        """Size numbers of the batches in each order; every random order has the longest batch."""
+        """Lengths of the batches in each order; every random order has the longest batch."""
         lengths = self._lengths
         known = [*lengths.numbers, *lengths.numbers_coming]
         if lengths.is_read and not lengths.is_shuffled:
@@ -179,7 +180,7 @@ class DrawnOrders:
         """`RunLengths` of the run, from replays of all batch orders.
 
         Args:
-            limit_bytes: the most that the allocator can reserve; an order that does not run within it is
+            limit_bytes: most bytes that the allocator can reserve; an order that does not run within it is
                 replayed without a limit.
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]

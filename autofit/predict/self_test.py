@@ -31,8 +31,8 @@ class SelfTest:
     """Result of a self-test of predictions with the installed PyTorch.
 
     Attributes:
-        findings: what does not work, one phrase each; empty if all is well.
-        unprotected: what a predicted workload may do on this machine that it should not; empty for nothing.
+        findings: phrases for what does not work; empty if everything works.
+        unprotected: note on what a predicted workload could change on this machine; empty for nothing.
     """
 
     torch_version: str
@@ -83,7 +83,8 @@ def require_prediction(run: Runner) -> None:
     """Checks by a self-test, remembered per build, that predictions work with the installed PyTorch.
 
     Raises:
-        InfrastructureError: it cannot, or was not tried; the message names the release and what to do.
+        InfrastructureError: predictions do not work with this PyTorch, or were not tested with it; the
+            message names the release and what to do.
     """
     require_release(importlib.metadata.version("torch"), os.environ)
     remembered = f"self-test-{_build()}.json"
@@ -102,7 +103,7 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
     """Checks that a PyTorch version was tested with predictions, or that unverified use is allowed.
 
     Raises:
-        InfrastructureError: predictions were not tried with it, and shall not be made unverified.
+        InfrastructureError: predictions were not tested with it, and unverified use is not allowed.
     """
     if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
         return

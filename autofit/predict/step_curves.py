@@ -19,7 +19,7 @@ class StepCurves:
 
     Args:
         traces: traces of the workload.
-        setup: the setup that they are made with.
+        setup: the setup of the traces: mode, kind of batches and ranks.
     """
 
     def __init__(self, traces: Traces, setup: Setup) -> None:
@@ -42,7 +42,7 @@ class StepCurves:
         return self._surfaces.sample_if_sized(self._traces.setting(knobs, batch_size), batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
+        """Distance between sample sizes that all operators round alike, such as 64 tokens."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
 
     def curve(self, knobs: Knobs) -> PeakCurve:
@@ -66,15 +66,15 @@ class StepCurves:
         """Peak curve over the batch size at the sample size in `knobs`.
 
         Args:
-            only_batch: the batch size that the curve has to cover; None for all but 1, which may differ.
-            is_checked: whether one trace more than decides the curve has to agree with it.
+            only_batch: the one batch size that the curve has to cover; None for all but 1, which may differ.
+            is_checked: whether an additional trace has to confirm the curve.
         """
         traced = self._traces.setting(knobs, only_batch or 1)
         if only_batch is None and traced in self._curves:
             return self._curves[traced]
         batch_sizes = TRACED_BATCH_SIZES if only_batch is None else (only_batch,)
         if not self._setup.allows_long and self._surfaces.is_too_long(traced, batch_sizes[0]):
-            self._traces.trace(traced, batch_sizes[0])  # which is refused
+            self._traces.trace(traced, batch_sizes[0])  # raises: samples are too long
         surface = self._surfaces.around(traced, batch_sizes, is_checked=is_checked)
         if surface is not None:
             assert traced.seq_len is not None
@@ -86,11 +86,11 @@ class StepCurves:
         return PeakCurve.through([self._traces.trace(knobs, batch_size)])
 
     def host_steps(self, knobs: Knobs) -> PeakCurve:
-        """Curve of a step on the CPU, whose convolution algorithm is in its traces."""
+        """Peak curve of a step on the CPU; its traces are made with the convolution algorithm in `knobs`."""
         return self._trace_curve(self._traces.setting(knobs, 1))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether the curve at a batch size agrees with the trace at that batch size."""
+        """Whether a knob setting's curve has the events and sizes of the trace at a batch size."""
         curve = self._curves[self._traces.setting(knobs, batch_size)]
         trace = self._traces.trace(knobs, batch_size)
         return curve.needs_traces or curve.lines_at(batch_size).agrees_with(trace)
@@ -98,7 +98,7 @@ class StepCurves:
     def replace(self, knobs: Knobs, batch_size: int) -> None:
         """Replaces a curve that differs from a trace by a curve that traces each batch size.
 
-        A step of one sample may differ from all others: a curve that is right for two stays from two on.
+        If the difference is at batch size 1, and the curve agrees with a trace at 2, it is kept from 2 on.
         """
         traced, trace = self._traces.setting(knobs, batch_size), self._traces.trace(knobs, batch_size)
         lines = self._curves[traced].lines_at(batch_size)

@@ -26,13 +26,13 @@ from autofit_workers.spec.trace import BatchSource, Trace
 class Traces:
     """Makes traces of one workload on demand, and derives facts about the workload from them.
 
-    Knob settings that differ in the convolution policy alone share their traces: the policy
-    decides workspaces, and those are added when a trace is replayed.
+    Knob settings that differ in the convolution policy alone share their traces, because the policy only
+    decides about workspaces, which are added when a trace is replayed.
 
     Args:
         workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: see
             `autofit.predict.predictor.Predictor`.
-        with_alike_ranks: traces also say which ranks differ.
+        with_alike_ranks: whether traces also tell which ranks need equal memory.
 
     Attributes:
         sources: the user's files that the workload used, path → digest; None as long as no worker
@@ -74,7 +74,7 @@ class Traces:
     def setting(self, knobs: Knobs, batch_size: int) -> Knobs:
         """Knob setting to trace at a batch size so that the trace serves `knobs`.
 
-        A batch size of 1 is accumulated wherever any size is.
+        At batch size 1 the setting accumulates gradients if it does so at any batch size.
 
         Raises:
             UsageError: the batch size does not divide the global batch.
@@ -164,7 +164,7 @@ class Traces:
         if self._ahead is None or self.follows_script or knobs.global_batch is not None:
             return
         for batch_size in batch_sizes:
-            with suppress(UsageError):  # whoever asks for the trace is told
+            with suppress(UsageError):  # raised again when the trace is requested
                 key = self.setting(knobs, batch_size), batch_size
                 if key not in self._traces:
                     self._ahead.ask(key, self._spec(*key))

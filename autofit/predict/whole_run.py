@@ -19,11 +19,11 @@ class SeenPart:
     """Part of a run that was traced and that a prediction covers.
 
     Attributes:
-        steps: the steps that were traced.
-        run_steps: the steps of the whole run; None where its loops do not say how many they make.
-        lengths: of the traced steps' batches, where they differ: the dimension that does, or their elements.
-        phases: phases that were seen: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
-        unseen_phases: phases that the script has, or may have, and that were not seen.
+        steps: number of traced steps.
+        run_steps: number of steps of the whole run; None where its loops do not tell.
+        lengths: lengths of the traced batches where they differ: the differing dimension, or their elements.
+        phases: phases that were traced: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
+        unseen_phases: phases that the script has, or may have, and that were not traced.
     """
 
     steps: int
@@ -34,10 +34,11 @@ class SeenPart:
 
     @classmethod
     def of(cls, trace: Trace, batch_size: int) -> Self | None:
-        """Part of a run that a trace shows; None for a generation, whose passes are no steps.
+        """Part of a run that a trace shows; None for a text generation, whose passes are no steps.
 
         Args:
-            batch_size: the size that is asked for; a run at another size than the trace's has other steps.
+            batch_size: batch size of the run; at another size than the trace's it has another number of
+                steps.
         """
         seen = trace.seen
         if seen is None or not seen.step_ends:
@@ -64,10 +65,11 @@ class LineGrowth:
     """Growth of memory by one line of code: bytes that it leaves alive in each step.
 
     Attributes:
-        line: the user's, `file:line:function`: where it is kept, in a list or the like, or else allocated.
+        line: the user's line, `file:line:function`, that keeps the memory in a list or the like, or else that
+            allocates it.
         bytes_per_step: bytes that the line keeps in a step on average.
-        full_step: the step at which all that grows fills the card, of a check the budget; None where the run
-            ends before, or no card is named.
+        full_step: the step at which all growing memory fills the card, or in a check the budget; None where the
+            run ends before, or no card is named.
     """
 
     line: str
@@ -126,8 +128,8 @@ class RunGrowth:
         """First step of a run that needs more than `usable_bytes`; None if no step does.
 
         Args:
-            reserved_bytes: the peak of the steps that were seen.
-            usable_bytes: what the allocator may reserve.
+            reserved_bytes: reserved peak of the traced steps.
+            usable_bytes: bytes that the allocator may reserve.
         """
         if self.peak_bytes_per_step <= 0:
             return None

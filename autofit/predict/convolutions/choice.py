@@ -15,7 +15,7 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
     """Raises `UsageError` if the requested convolution algorithm applies to no convolution of a step."""
     rewrite = conv.find(knobs.conv_algo)
     if not isinstance(rewrite, Rewrite) or trace.knobs.conv_algo == knobs.conv_algo:
-        return  # on the CPU the algorithm is in the trace, which could not be made without it
+        return  # on the CPU, tracing with this algorithm has shown already that it applies
     calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
     reasons = [rewrite.leaves(call) for call in calls]
     if None not in reasons:

@@ -1,9 +1,10 @@
 """Likely times of convolutions under each algorithm, used to rank the algorithms.
 
-cuDNN's own choice takes what `autofit_workers.replay.time` has for it. Nothing was timed of the other
-algorithms: they take the larger of arithmetic and memory traffic, by what the card can do, and never less
-than cuDNN's choice, which has products of matrices, transforms and kernels for windows to choose from itself.
-So nothing is said in seconds of them. Where trials were measured, their times count instead.
+cuDNN's own choice takes the time that `autofit_workers.replay.time` predicts. The other algorithms were never
+timed. They are assumed to take the time of their arithmetic or of their memory traffic at the card's speeds,
+whichever is longer, and never less than cuDNN's choice, which itself chooses among matrix products,
+transforms and direct kernels. These times therefore only rank algorithms and are never shown in seconds.
+Times of measured trials replace them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite
 from autofit_workers.spec.conv_algorithms.algorithm import direct_flops, tensor_bytes
 from autofit_workers.spec.work import Convolution
 
-# Shares of a card's arithmetic that kernels reach which nothing was timed of: assumptions, for every card.
+# Assumed shares of a card's FLOP per second that kernels reach, for algorithms that were never timed.
 _OF_PRODUCTS, _OF_PLAIN_KERNELS, _OF_TRANSFORMS = 0.7, 0.25, 0.25
-# How much longer a plan takes that needs less memory than cuDNN's first choice; an assumption.
+# Assumed factor by which a plan with a smaller workspace takes longer than cuDNN's first choice.
 FALLBACK_SLOWDOWN = 2.0
 
 
@@ -44,7 +45,7 @@ class ConvCosts:
     def seconds(self, call: Convolution, conv_algo: str) -> float:
         """Likely seconds of a convolution call; only for comparison with other times on the same card.
 
-        A call that a rewrite does not apply to takes what cuDNN's choice takes.
+        A call that a rewrite does not apply to takes the time of cuDNN's choice.
         """
         algorithm = conv.find(conv_algo)
         by_default = self._costs.convolution_seconds(call)

@@ -1,11 +1,11 @@
 """Chooses the cheapest convolution algorithm for every layer such that a step fits its budget.
 
-The workspaces of a step's convolutions follow each other, never two at a time. So a limit on the
-whole step is a limit on each of its convolutions by itself: the budget less what is alive there.
-The cheapest algorithm within each layer's own limit is then the cheapest plan, and no integer
-program is needed, as it is where each layer keeps a workspace of its own (Oyama et al., 2018).
-What couples the layers all the same is the allocator, which keeps what it was given: a plan is
-replayed through it, and the limit lowered until its reserved peak is within the budget.
+Only one convolution workspace is alive at a time. So the budget of a step gives each of its convolutions a
+limit of its own: the budget less the bytes that are alive when it runs. The cheapest algorithm within each
+layer's limit is then the cheapest plan. An integer program is only needed if each layer keeps a workspace of
+its own (Oyama et al., 2018). Layers still depend on each other through the allocator, which keeps freed
+memory: a plan is therefore replayed through it, and the limit is lowered until the reserved peak is within
+the budget.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.work import Convolution
 
 PLAN_SCHEMA = "autofit.conv-plan/1"
-_NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes down to bytes
+_NUM_ATTEMPTS = 24  # halvings of the range in which the limit is searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class LayerChoice:
 
     Attributes:
         layer: the name of the module that calls the convolution.
-        workspace_bytes: the most that any of its passes takes beside its output.
-        cost: predicted time of its passes, as a share of the whole plan's.
+        workspace_bytes: largest workspace of the layer's passes.
+        cost: predicted time of the layer's passes, as a share of the time of the whole plan.
     """
 
     layer: str
@@ -53,7 +53,7 @@ class ConvPlan:
     """Convolution plan of a step: an algorithm for every layer.
 
     Attributes:
-        peak_reserved_bytes: reserved peak of the step under the plan, at the level that the planner has.
+        peak_reserved_bytes: likely reserved peak of the step under the plan, or its high end, by the risk.
         relative_cost: predicted time of all convolutions, over that of the backend's own choice.
     """
 
@@ -117,8 +117,8 @@ class ConvPlanner:
     Args:
         on_card: the step on the card; its convolution algorithm does not matter.
         costs: likely times of convolutions on the card.
-        level: the level of sizes that are not certain.
-        on_top: what is added to a peak for the largest workspace that is cuDNN's choice.
+        level: level at which uncertain sizes are taken.
+        on_top: returns the bytes that are added to the peak, from the largest workspace that cuDNN chooses.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ConvPlanner:
     def within(self, limit_of: Callable[[Convolution], int]) -> ConvPlan:
         """Cheapest convolution plan in which no call's workspace exceeds its limit in bytes.
 
-        A layer that no algorithm gets within the limit has the one that takes least.
+        A layer for which every algorithm exceeds the limit gets the one with the smallest workspace.
         """
         modules = self._modules
         picked: dict[Convolution, _Pick] = {}
@@ -206,7 +206,7 @@ class ConvPlanner:
         return self._on_card.step.convolution_modules()
 
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
-        """Yields an algorithm's usual candidate, then one with its smallest workspaces if these differ."""
+        """Yields an algorithm with its usual workspaces, then with its smallest ones if these differ."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)

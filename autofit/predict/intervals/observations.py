@@ -2,21 +2,22 @@
 
 $AUTOFIT_STATE_DIR/observations/<workload>-<observation>.json, one file each
 
-An observation holds for the same workload (by its source), setting and card. How far it lies beyond the
-span of the predicted workspaces at its batch is its residual, and the shares of the calibration become
+An observation counts for predictions of the same workload (by its source), knob setting and card. Its
+residual is how far the observed peak lies outside the predicted range at its batch size, as a share of the
+nearer end. The shares of the calibration become
 
     low   min(0, residual) − 2 %      identical runs differ by 2 % (xMem's table)
     high  max(0, residual) + 2 %
 
-never wider than before, unless the observation was surely outside the interval.
-A reserved peak leaves what allocated and device peaks say without effect. Where
-something stays unknown, the shares move half of that way (an assumption): the workspaces of a step with
-convolutions at another batch, and the fragmentation that an allocated peak does not show. On xMem's
-convolutional rows a full move would leave 11.5 % of the runs at other batches above the high end, half of
-it 8.3 %, none 5.7 %; of steps without convolutions none was above after a full move.
+but never wider than before, unless the observation was surely outside the interval. If a reserved peak was
+observed, observed allocated and device peaks have no effect. The shares move only half of the way (an
+assumption) if something stays unknown: the workspaces of a step with convolutions at another batch size, or
+the fragmentation, which an allocated peak does not show. On xMem's rows with convolutions a full move would
+leave 11.5 % of the runs at other batch sizes above the high end, half a move 8.3 %, none 5.7 %; of steps
+without convolutions none was above after a full move.
 
-A prediction at the observed batch that has since moved by more than 2 % says that the workload is no
-longer what was observed: the observation is then left out.
+If the prediction at the observed batch size has changed by more than 2 % since, the workload is assumed to
+have changed, and the observation is ignored.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.setup import Setup
 
 _STORED = "observation/1"  # the key of a file, with its version
-_REPEATS = 0.02  # by which identical runs differ
-_LOWEST_SHARE = -0.95  # below it a low end would say nothing
+_REPEATS = 0.02  # share by which identical runs differ
+_LOWEST_SHARE = -0.95  # a lower share would put the low end near 0 bytes
 
 _log = logging.getLogger(__name__)
 
@@ -64,15 +65,15 @@ class Observation:
 
     Attributes:
         workload: the workload's name.
-        peak_bytes: the peak, of that kind.
-        low_bytes, high_bytes: between which the reserved (or allocated) peak was: both the peak itself, but
-            of a device peak, whose context is known within bounds.
-        predicted_bytes: the likely reserved peak that was predicted for it.
-        batch_size, knobs, mode, batch_kind, degrees, nonzero_share: the configuration.
-        convolves: whether the step has convolutions; without any, the algorithm does not count.
-        card: key of the card; empty where none was named.
-        torch: the release that predicted it.
-        day: when it was observed, as `2026-11-24`.
+        peak_bytes: the observed peak, of the kind `kind`.
+        low_bytes, high_bytes: bounds of the reserved (or allocated) peak. Both are the peak itself, except
+            for a device peak, which includes a context that is known within bounds only.
+        predicted_bytes: likely reserved peak that was predicted when the peak was observed.
+        batch_size, knobs, mode, batch_kind, degrees, nonzero_share: configuration and setup of the run.
+        convolves: whether the step has convolutions; without any, `knobs.conv_algo` is ignored.
+        card: key of the card; empty if none was named.
+        torch: release of PyTorch with which the peak was predicted.
+        day: day of the observation, as `2026-11-24`.
     """
 
     workload: str
@@ -120,8 +121,10 @@ class Residual:
     """Share by which an observed peak lies below or above its predicted range.
 
     Attributes:
-        low, high: the share that it lies below the low end, and above the high end, at most; at least 0.
-        surely_low, surely_high: those shares at least; they differ where the peak is known within bounds.
+        low, high: largest share by which the observed peak may lie below the low end, and above the high end,
+            of its predicted range; 0 or more.
+        surely_low, surely_high: smallest such shares; they differ from `low` and `high` if the observed peak
+            is known within bounds only.
     """
 
     observation: Observation
@@ -151,7 +154,7 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
     """Calibration at a batch size, corrected by observed peaks of the same knob setting and card."""
     if not residuals:
         return calibration
-    # A reserved peak knows what the others leave open.
+    # A reserved peak includes fragmentation and no context, so that other kinds of peaks add nothing.
     residuals = [r for r in residuals if r.observation.kind is PeakKind.RESERVED] or residuals
     is_settled = any(each.settles(batch_size) for each in residuals)
     low = _moved(-calibration.low_share, [(r.low, r.surely_low) for r in residuals], is_settled=is_settled)
@@ -165,10 +168,10 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
 
 
 def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
-    """Share of one interval end, adjusted to how far observed peaks lie beyond the predicted range."""
+    """Share by which an interval's end is widened, adjusted to observed peaks' distances from the range."""
     aim = max(most for most, _ in beyond) + _REPEATS
     if max(least for _, least in beyond) > share:
-        left = aim  # it was outside
+        left = aim  # the observed peak was surely outside the interval
     elif aim >= share:
         return share
     else:
@@ -180,7 +183,7 @@ class Observations:
     """Observed peaks of one workload.
 
     Args:
-        found: the observations as they were read; `load` reads those of the state directory.
+        found: the observations; `load` reads those in the state directory.
     """
 
     def __init__(self, found: Iterable[Observation] = ()) -> None:
@@ -193,7 +196,7 @@ class Observations:
 
     @property
     def digest(self) -> str:
-        """Hash of all observations; empty if there are none. A study's answer depends on it."""
+        """Hash of all observations, which identifies them in a study; empty if there are none."""
         return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
 
     def of(

@@ -1,4 +1,4 @@
-"""Widens replayed peaks by what workspaces may add and by the errors of real runs."""
+"""Widens replayed peaks by what workspaces may add and by past errors of predictions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Widening:
     """Widens the replayed peaks of a step on a card to intervals.
 
     Args:
-        residuals: how far predictions lay off real runs.
-        architectures: the architectures that the card may be of.
-        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+        residuals: errors of predictions against real runs.
+        architectures: the architectures that the card may have.
+        observed: returns the residuals of observed peaks of this knob setting on this card; called when an
+            interval is first needed.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Widening:
         self._architectures = architectures
         self._observed = observed
         self._residuals_seen: tuple[Residual, ...] | None = None
-        self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: as slow as a replay
+        self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: slow to compute
 
     def counted(self, on_card: StepOnCard) -> PeakEstimate:
         """Replayed peaks of a step, with what workspaces may add included in the low and high ends."""
@@ -74,7 +75,7 @@ class Widening:
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             found = self._residuals.of(classify(trace), *self._architectures)
-            spans = found.spans or bool(spanning(trace))  # no real runs with such are among them
+            spans = found.spans or bool(spanning(trace))  # no measured runs have such sizes
             self._calibrations[trace.batch_size] = dataclasses.replace(found, spans=spans)
         return self._calibrations[trace.batch_size]
 
@@ -84,7 +85,7 @@ class Widening:
         if self._observed is None:
             return calibration
         if self._residuals_seen is None:
-            self._residuals_seen = ()  # what is asked for meanwhile is about the spans alone
+            self._residuals_seen = ()  # `_observed` calls back for ranges by workspaces only
             self._residuals_seen = self._observed()
         return sharpened(calibration, self._residuals_seen, on_card.step.batch_size)
 
@@ -93,5 +94,5 @@ def spanning(trace: Trace) -> tuple[str, ...]:
     """Phrases for the sizes of a step that are known only as a range on every card."""
     operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
     spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
-    is_shared = any(a.stream_uses for a in trace.allocations)  # until the device is done with it
+    is_shared = any(a.stream_uses for a in trace.allocations)  # its block is kept until the device is done
     return (*spans, _OF_STREAMS) if is_shared else spans

@@ -9,19 +9,19 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.search.curves import CachedCurve
 
-NEVER_FITS = 1 << 62  # stands for the peak of what cannot be run, in bytes
+NEVER_FITS = 1 << 62  # bytes that stand for the peak of a size that cannot run
 
 
 class PredictedSurface:
     """Predicted peaks of one knob setting on one card: `surface(batch_size, size)` is an `Estimate`.
 
-    `autofit.peak_surface` makes one. It costs five traces for sizes that leave one remainder when divided by
-    what sizes are multiples of, such as 64 tokens, and three for batches of one sample, which may differ.
-    After those a point costs milliseconds.
+    `autofit.peak_surface` makes one. Sizes that leave the same remainder when divided by a multiple, such as
+    64 tokens, cost five traces together, and three more for batches of one sample, which may differ. After
+    that each point takes milliseconds.
 
     Args:
-        curve_at: finds the curve at a sample size, for the batch size that is given, or with None for all
-            but 1; last comes whether a trace more than decides the surface has to agree with it.
+        curve_at: returns the curve at a sample size; takes that size, one batch size to cover (None for all
+            but 1), and whether an additional trace has to confirm the surface.
     """
 
     def __init__(self, curve_at: Callable[[int, int | None, bool], PredictedCurve]) -> None:
@@ -51,8 +51,8 @@ class PredictedSurface:
         """Peaks at one batch size, as a curve over the sample size in place of the batch size.
 
         Args:
-            is_checked: whether one trace more than decides the peaks has to agree with them; without it the
-                caller should look at a trace of the chosen size.
+            is_checked: whether an additional trace has to confirm the peaks; if not, the caller should
+                compare them with a trace at the chosen size.
         """
 
         def peak_bytes(size: int, stop_above_bytes: int | None) -> int:

@@ -13,18 +13,18 @@ from autofit_workers.spec.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
 PeakSurface = Callable[[int], PeakCurve]  # the curve at a sample size
-_DEGREES = (1, 2)  # of texts, and of images
-USUAL_SIZES = (128, 256)  # where a surface of texts is traced, whose sizes are usually multiples of 64
-_MULTIPLES = (2, 4, 6, 8)  # where a surface is traced of which one size alone is asked for
-_SHORT_MULTIPLES = (1, 2, 3, 4)  # of a model that was made for no longer samples
+_DEGREES = (1, 2)  # of the polynomials in the sample size: for texts, and for images
+USUAL_SIZES = (128, 256)  # tokens at which a surface is traced; sizes of texts are usually multiples of 64
+_MULTIPLES = (2, 4, 6, 8)  # sizes, as multiples, at which a surface is traced that is needed at one size only
+_SHORT_MULTIPLES = (1, 2, 3, 4)  # likewise for a model that supports no longer samples
 
 
 class Surfaces:
     """Finds the peak curve of a knob setting at a sample size, from traces at other sizes.
 
     Args:
-        trace: makes the trace of a traced setting and a batch size.
-        expect: announces which of these traces will be asked for next.
+        trace: returns the trace of a knob setting (see `Traces.setting`) at a batch size.
+        expect: announces which traces will be needed next.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class Surfaces:
         self._say_expected = expect
         self._wanted: dict[Knobs, set[int]] = {}
         self._samples: dict[Knobs, SampleSize | None] = {}
-        self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by what they are traced at
+        self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by setting and traced points
 
     def want(self, settings: Iterable[Knobs]) -> None:
-        """Sets the traced settings that are wanted; those that differ only in sample size share a surface."""
+        """Sets the knob settings that need curves; those that differ only in sample size share a surface."""
         self._wanted.clear()
         for knobs in settings:
             if knobs.seq_len is not None:
                 self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
 
     def is_wanted(self, knobs: Knobs) -> bool:
-        """Whether a traced setting is one of several wanted ones that differ only in the sample size."""
+        """Whether a knob setting is one of several wanted ones that differ only in the sample size."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
 
     def expect(self, knobs: Knobs, batch_size: int) -> None:
@@ -55,7 +55,7 @@ class Surfaces:
             self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
-        """Peak curve of a traced setting; None if no other sample size of it is wanted or steps differ."""
+        """Peak curve of a wanted setting from traces at other sizes; None if those sizes or events differ."""
         if not self.is_wanted(knobs):
             return None
         assert knobs.seq_len is not None
@@ -69,11 +69,12 @@ class Surfaces:
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
     ) -> PeakSurface | None:
-        """Peak surface over sample sizes with the setting's remainder mod the multiple; None if steps differ.
+        """Finds the function from sample size to peak curve, from a few traces; None if their events differ.
 
         Args:
-            batch_sizes: three; or one, at which alone the surface is known.
-            is_checked: whether one trace more than decides the surface has to agree with it.
+            knobs: a knob setting; the surface covers sizes that differ from its sample size by a multiple.
+            batch_sizes: three batch sizes to trace at; or one, which alone the surface then covers.
+            is_checked: whether an additional trace has to confirm the surface.
         """
         sample = self.sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
@@ -84,7 +85,7 @@ class Surfaces:
         return self._surface(knobs, multiple, batch_sizes, sizes, is_checked=is_checked)
 
     def is_too_long(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether samples of a traced setting are longer than the model supports."""
+        """Whether samples of the size in a knob setting are longer than the model supports."""
         longest = self.sample(_of_any_size(knobs), batch_size).longest
         return longest is not None and knobs.seq_len is not None and knobs.seq_len > longest
 

@@ -2,9 +2,9 @@
 
 $AUTOFIT_STATE_DIR/step-times/<workload>-<measured step>.json, one file each
 
-What a prediction is off by is much the same for a workload on a card, whatever its batch. So the likely time
-is multiplied by measured / predicted of the steps of its own setting, or else of other settings. What is left
-is less than without, `observed` of `autofit_workers/replay/time/residuals.toml`.
+The relative error of predicted times is similar at all batch sizes of a workload on a card. So a predicted
+time is multiplied by measured / predicted of measured steps with the same knob setting, or else with other
+settings. The error that remains is smaller: `observed` in `autofit_workers/replay/time/residuals.toml`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class MeasuredStep:
         knobs, mode, batch_size: the configuration.
         card: key of the card.
         measured_seconds: the measured time of a step.
-        predicted_seconds: the likely time, before anything was scaled.
-        model: names the constants that predicted them.
-        parallel: how ranks shared the work, as documents name it; empty of a process by itself.
+        predicted_seconds: the likely predicted time, before measured steps scaled it.
+        model: identifies the constants that the prediction was made with.
+        parallel: how ranks shared the work, such as `fsdp:8`; empty for a single process.
     """
 
     workload: str
@@ -73,9 +73,9 @@ class Scale:
     """Correction factor for predicted step times, from measured steps.
 
     Attributes:
-        factor: the geometric mean of what measured steps were off by.
-        is_of_setting: whether these are of the very setting.
-        num_steps: how many measured steps there are.
+        factor: geometric mean of measured / predicted time of the measured steps.
+        is_of_setting: whether these steps have the same knob setting as the prediction.
+        num_steps: number of measured steps.
     """
 
     factor: float
@@ -93,7 +93,7 @@ class MeasuredSteps:
     """Measured steps of one workload.
 
     Args:
-        found: the steps as they were read; `load` reads those of the state directory.
+        found: the measured steps; `load` reads those in the state directory.
     """
 
     def __init__(self, found: Iterable[MeasuredStep] = ()) -> None:
@@ -112,16 +112,16 @@ class MeasuredSteps:
 
     @property
     def digest(self) -> str:
-        """Hash of all measured steps; empty if there are none. A predicted answer depends on it."""
+        """Hash of all measured steps, which identifies them in a study; empty if there are none."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
     def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
         """Factor from predicted to measured step time of a knob setting on a card; None if none was measured.
 
         Args:
-            model: names the constants that predict; what others were off by says nothing.
-            parallel: how ranks share the work; steps that share it otherwise do not count, as they do not
-                exchange what these do.
+            model: identifies the constants of the prediction; only steps predicted with these count.
+            parallel: how ranks share the work; only steps that share it likewise count, because others
+                exchange other data.
         """
         wanted = card_key(card), mode, model, parallel
         alike = [

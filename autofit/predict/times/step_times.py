@@ -1,7 +1,7 @@
 """Step times on a card, predicted from traces, with an interval.
 
-`autofit_workers.replay.time` knows the work of a step and what kernels take; here it meets knob settings,
-cards of the catalogue and what was measured of the same workload.
+`autofit_workers.replay.time` computes the work of a step and the time of kernels. This module applies it to
+knob settings and cards of the catalogue, and scales the result by measured steps of the same workload.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
 from autofit_workers.spec.setup import ALONE, Parallel
 from autofit_workers.spec.trace import Trace
 
-_CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
-_MOST_NAMED = 3  # classes of kernels
-_MOST_STEPS = 128  # remembered with their work
+_CUDNN_CHOOSES = CUDA_POLICIES[:2]  # policies that times were measured with
+_MOST_NAMED = 3  # classes of kernels in a sentence
+_MOST_STEPS = 128  # whose work is cached
 EAGER = "it is of the eager step, torch.compile changes it"
 
 
@@ -49,8 +49,9 @@ class ClockedStep:
         step: the work of the step.
         clock: the times of its traced part.
         costs: the times of kernels on the device.
-        conv_cost: the time of convolutions over that of cuDNN's choice.
-        late: how much longer the step would take, as a share, if collectives took as long as is still likely.
+        conv_cost: ratio of the convolutions' time to that under cuDNN's choice.
+        late: share by which the step gets longer if collectives take `TimeResiduals.exchange_factor` times as
+            long.
     """
 
     step: StepWork
@@ -65,13 +66,14 @@ class StepTime:
     """Predicted time of a step.
 
     Attributes:
-        likely_seconds: likely seconds of one step; shown only where `stated` has them too, else for ordering.
-        samples: the samples that a step takes in, of all ranks.
-        confidence: how sure the time is.
+        likely_seconds: likely seconds of one step. If `stated` is None, they only serve to rank
+            configurations.
+        samples: number of samples in a step, of all ranks.
+        confidence: how certain the time is.
         unscaled_seconds: the likely time before measured steps scaled it.
-        scale: measured steps of the same workload on the same card that scaled it.
-        model: names the constants that predicted it.
-        links: what was assumed to join ranks, in words; empty of a process by itself.
+        scale: the measured steps of the workload on the card that scaled the time; None if there are none.
+        model: identifies the constants that the prediction was made with.
+        links: the links between ranks that were assumed, in words; empty for a single process.
     """
 
     likely_seconds: float
@@ -127,7 +129,7 @@ def _unmeasured(confidence: Confidence) -> str:
     return named and f"there are no measured times of {named} to check it against"
 
 
-# What a reader of PyTorch code calls each class of kernels.
+# Names of the kernel classes in texts.
 _WORDS: Mapping[str, str] = {
     KernelClass.MATMUL: "matrix products",
     KernelClass.CONVOLUTION: "convolutions",
@@ -163,7 +165,7 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
     """Reason why no step times are predicted on a card; None if they are predicted.
 
     Args:
-        parallel: how ranks share the work, on as many such cards.
+        parallel: how ranks share the work, each rank on such a card.
     """
     if card.may_be:
         return "no card is named, and step times differ from card to card: name one with --gpu"
@@ -201,8 +203,8 @@ class Timer:
     """Predicts the step times of one workload from the operator work in its traces.
 
     Args:
-        residuals: how far times may be off; those of this version unless given.
-        measured: steps of the workload that were measured, which scale what is predicted.
+        residuals: past errors of predicted times; those shipped with autofit unless given.
+        measured: measured steps of the workload, which scale the predicted times.
     """
 
     def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
@@ -222,14 +224,14 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step; None if its work (as at an untraced sample size) or conv cost is unknown.
+        """Predicted time of a step; None if its traces lack its operators, or if `conv_cost` is unknown.
 
         Args:
-            curve: the curve of the step.
-            knobs: its whole knob setting, beyond what decides its traces.
-            card: one that times are predicted on, see `why_untimed`.
-            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
-                none is known.
+            curve: the peak curve of the step, which has its traces.
+            knobs: the whole knob setting, including knobs that do not change the traces.
+            card: a card for which `why_untimed` returns None.
+            conv_cost: returns the ratio of all convolutions' time to that under cuDNN's choice; None or
+                infinite if it is unknown.
         """
         lines = curve.lines_at(batch_size)
         step = self._work(lines, batch_size)
@@ -304,7 +306,7 @@ class Timer:
         )
 
     def _work(self, lines: StepLines, batch_size: int) -> StepWork | None:
-        """Work of a step at a batch size, cached; None if no trace has it."""
+        """Operators of a step at a batch size, cached; None if the traces lack them."""
         key = lines, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
@@ -312,7 +314,7 @@ class Timer:
                     remembered.clear()
             found = self._found(lines, batch_size)
             if found is not None and lines.trace.num_ranks > 1 and not found.groups:
-                found = None  # traces of ranks by earlier versions lack what they exchange
+                found = None  # traces of earlier versions lack the collectives of ranks
             self._works[key] = found
         return self._works[key]
 
@@ -357,7 +359,7 @@ def _flags(knobs: Knobs) -> tuple[bool, bool]:
 
 
 def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
-    """Work of a step by batch size; None without traces, or if steps differ in more than sizes."""
+    """Operators of a step at any batch size; None without traces, or if steps differ in more than sizes."""
     try:
         return WorkLines.through(traces) if traces else None
     except BatchDependentWorkError:

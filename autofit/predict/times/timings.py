@@ -9,15 +9,15 @@ from autofit_workers.replay.time.speeds import Speeds
 from autofit_workers.replay.time.step import done_after, kernel_seconds, step_seconds
 from autofit_workers.spec.work import Work
 
-_DIGITS = 9  # of a share: a nanosecond of a second
+_DIGITS = 9  # of a share of the step: nanoseconds, if the step takes a second
 
 
 def timing_of(found: ClockedStep, time: StepTime) -> Timing:
     """Timing of a step: its operators with their shares of the step's time.
 
     Args:
-        found: the step on the clock of the card.
-        time: the time of the whole step, which says whether seconds are stated.
+        found: the step with the predicted times of its operators.
+        time: the time of the whole step, which tells whether seconds are certain enough to be reported.
     """
     step, clock = found.step, found.clock
     whole = step_seconds(step, clock)
@@ -52,7 +52,7 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
 
 def _times(found: ClockedStep, whole: float) -> list[float]:
-    """Weight of each call; calls of a generation's last traced pass also stand for untraced passes."""
+    """Weight of each call: 1, or more in the last traced pass of a generation, which stands for others."""
     num_calls, repeated = len(found.step.calls), found.step.repeated
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls

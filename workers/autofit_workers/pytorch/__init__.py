@@ -1,10 +1,11 @@
-"""Private names of PyTorch that autofit uses, each with its purpose; no other module reaches for one.
+"""Private names of PyTorch that autofit uses, each with its purpose; no other module uses private names.
 
 Where a release of PyTorch lacks a name or has it elsewhere, the difference is handled here. A private name
-that is replaced is a `PrivateName`, so that whoever replaces it need not write it. Free to all are
-attributes of instances, such as a module's `_parameters`, and the names of operators below `torch.ops`.
+whose object autofit replaces is a `PrivateName`, so that other modules can replace it without the name. Other
+modules may use attributes of instances, such as a module's `_parameters`, and names of operators below
+`torch.ops`.
 
-private_name   what is replaced: an attribute of a module or class
+private_name   an attribute of a module or class that autofit replaces
 pytree         nested containers of tensors
 operators      operators, their kernels and layouts
 dispatch       modes and dispatch keys

@@ -11,7 +11,7 @@ from autofit_workers.pytorch.private_name import PrivateName
 
 __all__ = ["EXECUTION_ENGINE", "RUN_BACKWARD", "current_node", "sequence_number"]
 
-# Engine that runs a backward pass; replaced by one that says when.
+# Engine that runs a backward pass; replaced by one that reports when passes begin and end.
 EXECUTION_ENGINE = PrivateName(torch.autograd.Variable, "_execution_engine")
 # Function that `backward` and `grad` call with the engine; replaced to see each call of a script.
 RUN_BACKWARD = PrivateName(torch.autograd, "_engine_run_backward")

@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,  # raised for an operator whose result's shape depends on values
     FakeTensor,
     FakeTensorMode,
-    UnsupportedOperatorException,  # raised for an operator without a function of shapes
-    disable_fake_tensor_cache,  # context in which an operator's function of shapes runs each time
+    UnsupportedOperatorException,  # raised for an operator without a fake implementation
+    disable_fake_tensor_cache,  # context in which an operator's fake implementation runs each time
     in_kernel_invocation_manager,  # context in which fake tensors are those of the device `meta`
 )
 from torch._subclasses.functional_tensor import FunctionalTensor  # a wrapper that holds no memory of its own
@@ -34,7 +34,7 @@ __all__ = [
 
 # Creates a CUDA context for the first fake tensor of a GPU; replaced, as no context is wanted.
 INIT_GPU_CONTEXT = PrivateName(fake_tensor, "init_gpu_context")
-# Makes `torch.tensor` hand the mode what it made, before it moves it to a device.
+# Makes `torch.tensor` pass its new tensor through the mode, before it moves the tensor to a device.
 only_lift_cpu_tensors = torch._C._set_only_lift_cpu_tensors
 # What `data_ptr` of a fake tensor does: raise, or warn that this is deprecated.
 throw_on_mutable_data_ptr = torch._C._set_throw_on_mutable_data_ptr

@@ -30,7 +30,7 @@ INFERENCE_MODE = PrivateName(torch._C, "_InferenceMode")
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 # `DTensor.__new__` in C++.
 dtensor_new: Callable[..., Any] = torch.Tensor._dtensor__new__
-# What `torch._check_tensor_all` asks of a condition, and nothing else does.
+# Method of a condition that only `torch._check_tensor_all` calls.
 is_all_true = torch.Tensor._is_all_true
 # Reads the arguments of `.to(…)`: device, dtype, whether non-blocking, and memory format.
 parse_to: Callable[..., tuple[Any, Any, bool, Any]] = torch._C._nn._parse_to

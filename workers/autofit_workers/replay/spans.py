@@ -11,12 +11,12 @@ class Workspace:
     """Workspace of a call in bytes, as a range from low to worst.
 
     Attributes:
-        low_bytes: the least that the policy may get by with.
-        likely_bytes, high_bytes: what the policy takes; they differ where that is not known for sure.
-        worst_bytes: the largest that any plan wants, whatever plan the policy takes.
-        choices_bytes: by plan, in PyTorch's order: the sizes that PyTorch tries one after the other when
-            memory is short.
-        repeated_bytes: what the same call likely takes from its second time on; None for no change.
+        low_bytes: the smallest workspace that a convolution can run with under its policy.
+        likely_bytes, high_bytes: the workspace that the policy takes; the two differ if it is uncertain.
+        worst_bytes: the largest workspace of all plans, whatever plan the policy takes.
+        choices_bytes: workspaces of the plans that PyTorch tries one after the other when memory is short, in
+            PyTorch's order.
+        repeated_bytes: the likely workspace from the call's second run on; None if it does not change.
     """
 
     low_bytes: int

@@ -1,4 +1,4 @@
-"""Libraries of each vendor as a replay asks for them: scratch memory, and convolutions with their plans."""
+"""Memory of each vendor's libraries: scratch memory of operators, and plans of convolutions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from autofit_workers.spec.work import Convolution
 
 
 class Libraries(NamedTuple):
-    """Functions that say what a vendor's libraries take.
+    """Functions that tell the memory of a vendor's libraries.
 
     Attributes:
-        scratch: range of bytes of one scratch allocation, by the name of the correction it belongs to.
-        runs: whether the convolution library computes a convolution where it is on; else PyTorch's own
-            kernels do.
-        offline_plans: source of convolution plans where the library is not installed, by the architecture
-            and the version of PyTorch.
+        scratch: returns the range of bytes of a scratch allocation; takes the name of its correction too.
+        runs: returns whether cuDNN or MIOpen, if enabled, runs a convolution; else PyTorch's kernels do.
+        offline_plans: returns a source of convolution plans that works without cuDNN or MIOpen, for an
+            architecture and a version of PyTorch.
     """
 
     scratch: Callable[[str, Scratch, Platform], Workspace]
@@ -36,12 +35,12 @@ class Libraries(NamedTuple):
 
 
 def libraries_of(card: Architecture) -> Libraries:
-    """Libraries of the vendor of an architecture."""
+    """Functions for the libraries of a card's vendor, from the card's architecture."""
     return _LIBRARIES[card.vendor]
 
 
 def offline_source(architecture: str, torch_version: str) -> PlanSource:
-    """Source of convolution plans where no library that chooses them is installed."""
+    """Source of convolution plans for an architecture that works without cuDNN or MIOpen installed."""
     return libraries_of(Architecture.of(architecture)).offline_plans(architecture, torch_version)
 
 
@@ -54,7 +53,7 @@ def _cudnn_runs(call: Convolution, platform: Platform) -> bool:
 
 
 def _miopen_runs(_call: Convolution, _platform: Platform) -> bool:
-    """Returns True, as MIOpen has every convolution; its plan source refuses to guess."""
+    """Returns True, as MIOpen runs every convolution; `MiopenPlans` then raises for it."""
     return True
 
 

@@ -8,8 +8,8 @@
 
 A loop ends when two of its iterations have made steps, the inner loops first; a loop that was ended before
 ends at its first step. Loops of libraries are not seen, but the data loaders that they iterate over are. A
-loader also ends once its batches are evaluated alike and leave no memory behind: only the number of batches
-depends on their size.
+loader also ends once three of its batches in an evaluation had equal shapes and left live memory unchanged:
+further batches would show nothing new.
 """
 
 from __future__ import annotations

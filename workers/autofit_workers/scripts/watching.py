@@ -281,7 +281,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends a script that cannot be followed; if enough steps were seen before, they make the answer."""
+        """Ends a script that cannot be followed; the trial fails unless enough steps were seen before."""
         if not self.has_ended:
             if self.has_enough:
                 self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")

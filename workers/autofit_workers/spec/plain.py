@@ -17,7 +17,7 @@ _Made = TypeVar("_Made")
 def from_plain(kind: type[_Made], value: Any) -> _Made:
     """Makes an object of a type from dictionaries, lists, strings and numbers.
 
-    Keys that are no field of a dataclass are ignored, such as sums that a document shows beside it.
+    Keys without a field in the dataclass are ignored, such as totals that only a document has.
 
     Raises:
         ValueError: the value is not of that type, or lacks a field.

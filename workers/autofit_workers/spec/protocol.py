@@ -1,7 +1,7 @@
-"""Messages that coordinator and workers exchange: specs, heartbeats and outcomes of trials.
+"""Messages between autofit and the worker processes of its trials: specs, heartbeats and outcomes.
 
 This module needs the standard library only, as a worker must read a spec where only torch is installed.
-Every message carries `PROTOCOL_VERSION`; a worker refuses a message of another version by name
+Every message carries `PROTOCOL_VERSION`; the receiver refuses a message of another version with an error,
 instead of misreading it.
 """
 
@@ -41,7 +41,7 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """Verdict on how a trial ended; the memory of a `TRACED` prediction is known after its replay."""
+    """Verdict on how a trial ended; a `TRACED` prediction has no verdict on memory before its replay."""
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -84,10 +84,10 @@ class ScriptCall:
         batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
             joined with it.
         batch_variable: the environment variable that takes the batch size.
-        batch_name: the constant in the script's code that is the batch size. With none of the three the
-            batch size of its data loader is changed.
+        batch_name: the constant in the script's code that is the batch size. Without this, `batch_argument`
+            and `batch_variable`, the batch size of the script's data loader is changed.
         folder: the current folder of the call.
-        keeps_batch: whether the script keeps its own batch size, which is then found out.
+        keeps_batch: whether the script keeps its own batch size, which the trial then finds out.
         keeps_trackers: whether experiment trackers keep logging.
         launcher: the command that starts it, a launcher's name and options; empty without any.
         module: the module's name if it is called as `python -m`; else empty.
@@ -105,7 +105,7 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the data loader's batch size is set, as no argument, variable or constant is named."""
+        """Whether the data loader's batch size is changed, as no argument, variable or constant is named."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
@@ -210,7 +210,8 @@ class WorkloadRef:
 
 # Key in a failed prediction's environment: places of branches on values that a prediction does not have.
 DECIDED = "decided"
-# A process beats twice a second; less than this would take a busy machine for a hang.
+# Smallest values that are allowed. A process sends two heartbeats a second; if a trial counted as hung after
+# less than 2 seconds of silence, it would on a busy machine.
 _LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
 
 
@@ -221,23 +222,23 @@ class TrialSpec:
     Attributes:
         budget_bytes: bytes that the allocator may reserve on CUDA and in predictions, and that the process
             may use on the CPU; None for no limit. With several ranks it holds for each.
-        is_own_budget: whether the budget is that of the very card that the trial will run on. A
-            CUDA trial under any other budget is evidence `emulated`.
+        is_own_budget: whether the budget is that of the card that the trial will run on. A CUDA trial under
+            another card's budget is evidence `emulated`.
         setup: mode, kind of batches, and ranks; a prediction is of one rank, a measured trial runs all.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
-        num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
+        num_warmup_steps, num_steps: number of full steps for warm-up, and of the measured steps after them.
         num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
         num_nodes: machines of a cluster that the ranks are spread over evenly; has no effect where all ranks
             run on one machine.
         deadline_seconds: time after which the trial's whole process group, of all ranks, is killed.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
-            several times as often, also during an operator of hours; only what keeps the interpreter's
-            lock, or stops the process, silences it.
+            several times as often, even while an operator runs for hours; it is only silent if code holds the
+            interpreter's lock or if the process is stopped.
         conv_plan: layers with their convolution algorithms, for `mixed`; other layers use the backend's.
         with_follow_up: whether evaluation and checkpoint follow the steps, and on the CPU a profiled step.
         with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.
         with_calls: whether the trace also has the operators that ran, and the stacks of allocations.
-        with_alike_ranks: whether the trace also lists which ranks differ.
+        with_alike_ranks: whether the trace also lists the groups of alike ranks.
         turned: places (`file:line:function`) of a prediction where a branch on an unknown value takes the
             less likely way.
     """
@@ -330,13 +331,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Message of a working trial process, by which a hang is told from long work.
+    """Message that a trial's process sends several times a second, to show that it has not hung.
 
     Attributes:
-        phase: the phase it is in: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
+        phase: phase of the trial: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
             `checkpoint`, `allocator peak`, `prediction`.
         num_steps_done: as in `TrialOutcome`.
-        device: the device it runs on, once known.
+        device: device that the trial runs on, once known.
     """
 
     phase: str
@@ -353,7 +354,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak memory of one stretch of steps, in four measures that are never mixed.
+    """Peak memory of some steps by four measures, each None if it was not measured.
 
     Attributes:
         allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
@@ -361,8 +362,8 @@ class Peaks:
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
         device_bytes: bytes that the system charges the process: CUDA, reserved + context as NVML or
             cudaMemGetInfo sees it; CPU, the peak resident set.
-        private_bytes: CPU only: private writable memory, which the process's limit counts, pages
-            that were never written to among it.
+        private_bytes: CPU only: private writable memory, which the process's limit counts; pages that were
+            never written to are part of it.
     """
 
     allocated_bytes: int | None = None
@@ -386,7 +387,7 @@ class RankPeaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialError:
-    """Reason, in words for the user, why a trial found out nothing about memory.
+    """Error of a trial that found out nothing about memory, with the reason in words for the user.
 
     Attributes:
         kind: `user`, `protocol`, or the `kind` of an error of `autofit_workers.spec.errors`.
@@ -414,7 +415,7 @@ class TrialOutcome:
         evaluation, checkpoint: peaks of the evaluation step and of the checkpoint that follow
             the steps of a measured training.
         phase: phase in which the trial ended, as in `Heartbeat`; empty if it completed.
-        num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
+        num_steps_done: number of optimizer steps (train) or forward passes (infer) that really ran.
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
@@ -425,8 +426,8 @@ class TrialOutcome:
         sources: in a prediction, the user's own files that its process used, path → digest; see
             `autofit_workers.process.sources`.
         parallel: parallelism of the ranks that ran together, as in `--parallel`; empty for a single process.
-        rank: rank that all the above is of: the one that decided the verdict; if all fit, the one with the
-            largest peak.
+        rank: rank that all values above are of: the one that decided the verdict; if all fit, the one with
+            the largest peak.
         ranks: the peaks of all ranks.
     """
 

@@ -134,7 +134,7 @@ class Parallel:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Parallelism parsed from its name in documents; that of a single process for an empty text."""
+        """Parallelism parsed from its name in documents; an empty text stands for a single process."""
         kind, _, number = text.partition(":")
         if kind == SCRIPT and number.isdecimal():
             return cls.of_script(int(number))
@@ -193,7 +193,7 @@ class Parallel:
 
     @property
     def is_of_script(self) -> bool:
-        """Whether a training script itself shares out the work among its ranks."""
+        """Whether a training script itself decides how its ranks share the work."""
         return self.degree(SCRIPT) > 1
 
     @property
@@ -203,7 +203,7 @@ class Parallel:
 
     @property
     def is_told(self) -> bool:
-        """Whether a trace has to name the kind of parallelism, and not only the number of ranks."""
+        """Whether a trace names the kind of parallelism, because the number of ranks alone is not enough."""
         return self.shards or self.is_one_process
 
     @property
@@ -323,20 +323,20 @@ class Setup:
 
     Attributes:
         mode: `train`, `infer`, `generate`, or None for the workload's own mode.
-        batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
-            that has kinds of them.
+        batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, if the workload
+            makes both kinds.
         parallel: with more than one rank, one of them is predicted, or all are measured together.
         rank: rank that is predicted, None for the one that needs the most; without a `parallel`, one of those
             that a script's launcher starts.
-        nonzero_share: share from 0 to 1 of its elements that a mask of unknown values selects in a
+        nonzero_share: assumed share, from 0 to 1, of its elements that a mask of unknown values selects in a
             prediction.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
-        allows_subprocesses: whether such a workload may start processes where no boundary keeps them from
-            changing anything.
-        kept_variables: environment variables that such a workload gets though they may hold secrets.
-        most_host_bytes: bytes of this machine's memory that its processes may hold together; None for a
-            share of what is available.
+        allows_subprocesses: whether a workload that is predicted may start processes on a machine where no
+            process boundary keeps them from changing anything.
+        kept_variables: environment variables that a predicted workload gets although they may hold secrets.
+        most_host_bytes: bytes of this machine's memory that the trial's processes may hold together; None for
+            a share of the available memory.
 
     Raises:
         ValueError: there is no such mode, kind of batches or rank, or the share is not from 0 to 1.

@@ -17,7 +17,7 @@ LONGEST = 200  # characters of others in one of our sentences
 
 # Characters without white space, and without the quotation mark that ends a JSON string; an escape is whole.
 _RUN = re.compile(r'(?:\\.|[^\s"\\]|\\|"(?![\s,:}\]]|$))+')
-# Where the user's name begins in `scheme://`, also with slashes that are one too few or lean over.
+# End of a URL's scheme, where the user's name begins; also with a single slash, or with backslashes.
 _AUTHORITY = re.compile(r":[/\\]+|[/\\]{2,}")
 _COLON = re.compile(r":|%3A", re.IGNORECASE)
 _USER = re.compile(r"[\w.+-](?::|%3A)", re.IGNORECASE)
@@ -33,18 +33,18 @@ _OF_TEXTS = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"(?:^|[_.-])token$", re.IGNORECASE)
-# Tokens of a tokenizer, which are no secrets: a number, a name in brackets, nothing.
+# Values of settings such as `pad_token`, which are no secrets: a number, a constant, a name in brackets.
 _NO_SECRET = re.compile(
     r"""[\\"'(]*(?:-?\d+(?:\.\d+)?|none|null|true|false|[<\[].*)[\\"'),;.\]}]*""", re.IGNORECASE
 )
-# To the quotation mark that is like the first, with a backslash or without; never beyond a string of JSON.
+# A quoted password, up to the closing quotation mark of the same kind; never beyond a string of JSON.
 _QUOTED = re.compile(
     r"""(passw(?:or)?d(?:\\?["']\s*[:=]\s*|\s*[:=]\s*(?!"(?:[,:}\]\n]|$))))"""
     r"""(?:(\\["'])(?:[^"\\]|(?!\2)\\.)*(?=\2)"""
     r"""|(["'])(?:\\{1,2}'|\\.|(?!\3|"(?=[\s,:}\]]|$))[^\\])*(?=\3))""",
     re.IGNORECASE,
 )
-# A password with white space, between a user's name and an `@` on the same line; what begins so is no port.
+# A password with white space, between a user's name and an `@` on the same line; a port is no password.
 _SPACED = re.compile(
     r"""(://[^\s/@:"\\\[]+:)(?!(?:\d*|port)(?:\W|$))(?:\\[^n]|[^\n"\\@]|"(?![\s,:}\]]|$)){1,200}(?=@[\w\[])""",
     re.IGNORECASE,
@@ -53,7 +53,7 @@ _AUTHORIZATION = re.compile(
     r"""(\bbearer\s+|\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:basic|token)\s+)[^\s"'\\]+""", re.IGNORECASE
 )
 
-# Where none of these is, nothing has to be looked at.
+# Every text with a secret has one of these; all other texts are returned at once.
 _SIGNS = (
     "@", ":/", ":\\", "//", "%40",
     "pass", "pwd", "token", "secret", "sig", "cred", "auth", "key", "bearer",
@@ -61,7 +61,8 @@ _SIGNS = (
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _LINE_END = re.compile(r"\r\n?")
-# C0 but tab and newline, DEL, C1; what turns the direction of text; other line ends; lone surrogates.
+# Characters that a terminal obeys or cannot write: C0 but tab and newline, DEL, C1; marks of text direction;
+# other line ends; lone surrogates.
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -94,7 +95,7 @@ def visible(text: str) -> str:
 def redacted(text: str) -> str:
     """Text with `***` for passwords, tokens and other secrets of URLs and assignments.
 
-    It removes too much rather than too little, since an improper URL may be a misspelt one.
+    It rather removes too much than too little: a text that is no valid URL may be a misspelt one.
     """
     lower = text.lower()
     if not any(sign in lower for sign in _SIGNS):

@@ -20,7 +20,7 @@ class Vendor(StrEnum):
 
     @property
     def facts(self) -> Facts:
-        """Row of the vendor in the table."""
+        """Names of the vendor's libraries, and how much is known of steps on its cards."""
         return _FACTS[self]
 
 
@@ -42,7 +42,7 @@ class Facts:
         knows_servers: whether the memory of language models' servers is known.
         queued_launches: launches of a stream that the driver has room for; None where it is not known.
         residual_cards: name by which all its cards share residuals; None where each generation has its own.
-        spanned_libraries: libraries whose workspaces are known only as ranges, in any step; empty without.
+        spanned_libraries: libraries whose workspaces are known only as ranges, in words; empty if none.
         unknown_convolutions: why convolutions left to its library cannot be predicted; None where they can.
         unknown_operators: why a step with an operator cannot be predicted, by a part of the operator's name.
     """

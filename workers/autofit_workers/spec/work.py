@@ -22,10 +22,10 @@ class ConvPass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """Convolution call, whose workspace is decided when the trace is replayed.
+    """Pass of a convolution, whose workspace is computed when the trace is replayed.
 
-    The trace does not fix a size because it depends on the algorithm, the card and, not as a
-    polynomial, on the batch.
+    A trace has no size for the workspace, because it depends on the algorithm, on the card and, other than a
+    polynomial, on the batch size.
 
     Attributes:
         input_shape, weight_shape, output_shape: N×C×spatial, K×C/groups×filter, N×K×spatial (the
@@ -78,7 +78,7 @@ class Operand:
         shape: shape of the tensor.
         dtype: PyTorch's name of its type, without `torch.`.
         layout: order of its elements in memory.
-        repeated: the dimensions along which one element stands for all, as `expand` makes them.
+        repeated: dimensions along which all elements are one element in memory, as `expand` makes them.
     """
 
     shape: tuple[int, ...]
@@ -117,7 +117,7 @@ class Work:
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
         inputs, outputs: its tensors on the device, lists flattened. A result in place is both.
-        convolutions: the products that it computes, where it is a convolution or the backward of one.
+        convolutions: convolution passes that it computes: one, or several in backward; empty for others.
         flags: other facts that decide which kernel runs, `pointwise`, `causal`, `training`, or
             `transfer` of a copy between the device and the host.
         group: ranks that take part in a collective, else None; the inputs are the tensors that this rank
@@ -181,7 +181,8 @@ def to_document(
     """JSON document of the calls: tables and rows of numbers, as steps repeat the same work often.
 
     Args:
-        convolution_index, string_index: give the index of a value in the trace's tables.
+        convolution_index, string_index: return the index of a value in the trace's document, where each
+            distinct convolution and string is written once.
     """
     operands: dict[Operand, int] = {}
     works: dict[Work, int] = {}

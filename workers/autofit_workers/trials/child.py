@@ -1,7 +1,7 @@
 """Child process of `autofit_workers.trials.isolate`: reads trial specs, runs them, writes outcomes.
 
-This is the one place where exceptions become outcomes: an exception of a workload is its user's
-error, and the outcome says so.
+Only here exceptions become outcomes: an exception that a workload raises is an error of its user, which the
+outcome reports.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def answer(
 
     Args:
         report: called for every phase of the trial.
-        conclude: takes the outcome, in place of the caller, of a script that was predicted or cannot be
-            ended otherwise, and ends the process.
+        conclude: called with the outcome of a script that was predicted or cannot be ended otherwise; sends
+            the outcome in place of the caller, and ends the process.
     """
     try:
         spec = TrialSpec.from_json(text)

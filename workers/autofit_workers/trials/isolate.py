@@ -40,7 +40,8 @@ from autofit_workers.trials.supervision import (
     TooMuchMemoryError,
 )
 
-# The data of a script are small here, and threads that wait for each other cost more than they save.
+# A predicted script computes little on the CPU: threads that wait for each other would cost more than they
+# save.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # One arena and fixed thresholds: glibc otherwise adapts them to the process's history, so that
 # the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
@@ -297,7 +298,7 @@ def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
     """Outcome of a trial that ran out of host memory: `OOM` if measured, `LOST` if predicted.
 
-    The memory that a prediction itself takes says nothing about its size.
+    The host memory that a prediction takes does not show how much memory the workload needs.
     """
     if spec.probe is Probe.PREDICT:
         message = (

@@ -92,12 +92,12 @@ def ran_here(
 ) -> Iterator[list[TrialOutcome | None]]:
     """Runs the ranks of one machine; yields their outcomes, None for a rank ended because of another's end.
 
-    The processes of ranks that sent their outcome live until the block ends: ranks of other machines would
-    fail at their end.
+    The processes of ranks that sent their outcome live until the block ends, because ranks on other machines
+    would fail if they ended earlier.
 
     Args:
         listener: socket of the rendezvous; None on other machines than rank 0's.
-        ended_elsewhere: set once ranks of another machine ended in a way that keeps these from ending.
+        ended_elsewhere: set once a rank of another machine has failed, so that the ranks here cannot end.
     """
     num_ranks = spec.num_processes // place.num_nodes
     with ThreadPoolExecutor(num_ranks, thread_name_prefix="autofit-rank") as pool:
@@ -201,7 +201,7 @@ def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
 
 
 def _has_address(interface: str, address: str) -> bool:
-    """Whether a network interface has an IPv4 address."""
+    """Whether a network interface has the IPv4 address `address`."""
     if address == HOST:
         return interface in ("lo", "lo0")  # of Linux, of macOS
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):

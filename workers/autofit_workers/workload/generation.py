@@ -1,6 +1,7 @@
 """Text generation by a transformers model's own `generate`, in place of a training step.
 
-Texts end at their length only, never at a token, since a model's tokens are not known before it runs.
+Generation stops after a given number of tokens, and never at an end token, because which tokens a model
+generates is not known before it runs.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Generate:
 
 
 def generating(workload: Workload, knobs: Knobs, setup: Setup) -> Workload:
-    """Workload with `Generate` as its loss in mode generate; unchanged in other modes.
+    """Workload that generates text in place of its loss in mode `generate`; unchanged in other modes.
 
     Raises:
         InapplicableError: knobs of generation are set in another mode, the workload has its own step, the

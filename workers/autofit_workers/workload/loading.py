@@ -114,7 +114,7 @@ def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
 
 
 def _import_file(path: Path, source: bytes) -> ModuleType:
-    """Module made by running `source`, which the file on disk or its bytecode cache may differ from."""
+    """Imports a module from `source`, because its file or bytecode cache may differ by now."""
     name = f"{FILE_MODULE_PREFIX}{path.stem}_{sha256_of(os.fsencode(path) + source)[:16]}"
     if name in sys.modules:
         return sys.modules[name]

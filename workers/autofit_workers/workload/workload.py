@@ -7,7 +7,7 @@
     ├── InvalidBatchError         make_batch does not make the batch that was asked for (INVALID)
     └── InvalidLossError          the loss cannot be differentiated
 
-The module does not import torch, as the coordinator holds workloads too.
+The module does not import torch, because autofit's own process holds workloads too and never imports it.
 """
 
 from __future__ import annotations

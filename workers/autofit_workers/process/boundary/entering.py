@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from autofit_workers.process import host_memory
 from autofit_workers.process.boundary.permissions import Entered
 
-_WRITTEN_SHARE = 0.25  # of the available memory, for the files that a workload writes
+_WRITTEN_SHARE = 0.25  # of the available memory, for files that a workload writes
 _LEAST_WRITTEN_BYTES = 2**26
 
 
@@ -25,13 +25,12 @@ def entered() -> Entered:
 def enter(told: str, requests: int, answers: int) -> None:
     """Moves this process into the boundary if the kernel allows, else restricts it; see `go_inside`.
 
-    A process that may start processes goes on unrestricted instead. Inside, Python is executed anew, with the
-    same arguments but for the last one: `/proc/self/exe` gives a process the file of its program, and a
-        process
-    that was started outside could change that file's rights.
+    If the kernel refuses, a process that may start processes goes on without restrictions. Inside, Python is
+    executed anew, with the same arguments but the last one: a process that was started outside could change
+    the rights of its program's file, to which `/proc/self/exe` leads.
 
     Args:
-        told: last argument of this process, the JSON of `Permissions`; of `Entered` if it was executed anew.
+        told: last argument of this process: the JSON of `Permissions`, or of `Entered` if executed anew.
         requests, answers: pipes between this process and its command.
     """
     global _entered  # noqa: PLW0603 - a process enters once

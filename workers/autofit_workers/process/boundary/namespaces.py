@@ -28,10 +28,10 @@ from autofit_workers.process.boundary.tree import enter_tree
 
 
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
-    """Forks a process that continues inside the boundary; the calling process stays outside to supervise it.
+    """Forks a process that continues inside the process boundary, and supervises it from outside.
 
-    The warden ends with the process inside. The calling process must have one thread. If the kernel refuses,
-    the same process goes on outside.
+    The function returns in the process inside, or in the calling process if the kernel refuses. The calling
+    process, which has to have a single thread, otherwise ends as the process inside ends.
 
     Args:
         life: pipe whose other end the command holds: it closes when the command ends.

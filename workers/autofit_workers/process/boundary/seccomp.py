@@ -65,9 +65,9 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", 16))
 def restrict_calls(*, truncates: bool) -> None:
     """Denies this process system calls that affect other processes and that Landlock has no rule for.
 
-    It refuses: priorities, limits and cores of other processes, their memory, shared memory, semaphores and
-    queues by System V's names, POSIX's queues, keys, `bpf`, sockets of the machine's file system and of other
-    machines than those with an IP address, and `io_uring`, whose calls no filter sees.
+    Denied are calls that set other processes' priority, limits or CPU affinity, or access their memory;
+    System V's shared memory, semaphores and queues; POSIX's queues; keys; `bpf`; sockets of other families
+    than IP and netlink, such as Unix sockets; and `io_uring`, whose calls no filter sees.
 
     The process must be unable to gain further rights (`kernel.drop_capabilities`).
 

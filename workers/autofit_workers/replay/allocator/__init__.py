@@ -1,9 +1,14 @@
 """Model of PyTorch's CUDA caching allocator, in Python alone.
 
-`settings` reads PYTORCH_ALLOC_CONF; `pools` has the rules, `expandable` those of expandable segments,
-`pending` those of blocks that other streams use; `addresses` places segments; `streams` lists the streams
-of requests; `caching` is the allocator with its statistics; `replay` runs events through it, fast; and
-`history` records each action of the allocator.
+settings     reads `PYTORCH_ALLOC_CONF`
+pools        rules for splitting, merging, caching and releasing blocks
+expandable   what differs in these rules with expandable segments
+pending      freed blocks that other streams still use
+addresses    addresses of segments
+streams      the stream of each request, other streams that use its block, and the host's waits
+caching      the allocator with PyTorch's statistics and snapshot
+replay       peaks of a sequence of allocations and frees, fast
+history      record of each action of the allocator
 """
 
 from autofit_workers.replay.allocator.caching import CachingAllocator, Segment, SegmentBlock

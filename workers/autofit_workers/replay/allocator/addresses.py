@@ -1,6 +1,7 @@
 """Addresses of segments in a device's address space.
 
-Addresses matter to the model only as the tie-break of best fit between free blocks of one size.
+The allocator takes the best-fitting free block, and of several equally large ones that with the lowest
+address; nothing else depends on addresses.
 The driver does not document how it chooses them; this model takes the lowest free range that is
 large enough, so that segments ascend in the order of their creation and released ranges are used
 again first.

@@ -3,8 +3,8 @@
     range   |  cached  |  allocated  |  cached  |       unmapped ...       |
     memory  |       page       |       page     |
 
-The rules of splitting, merging and best fit are those of `pools`; what differs is where memory comes
-from (`_grow`) and how it goes back (`_release_pool`).
+Splitting, merging and best fit work as in `pools`; what differs is how a segment gets more memory
+(`_grow`) and how memory is released (`_release_pool`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _RANGE_BYTES = 1 << 43
 class ExpandableBlockPools(BlockPools):
     """Block pools of one device with `expandable_segments:True`.
 
-    Two conditions bound a request. PyTorch's own check compares the limit with the segment that it would
-    make without expandable segments. The pages may be more than that; this model maps no page beyond the
-    limit, as if the device had no more memory.
+    A request fails on either of two conditions. PyTorch's own check compares the limit with the segment that
+    it would make without expandable segments. The pages to be mapped may be larger than that segment; this
+    model maps no page beyond the limit, as if the device had no more memory.
     """
 
     is_expandable = True
@@ -57,7 +57,11 @@ class ExpandableBlockPools(BlockPools):
         return False  # PyTorch passes over blocks of expandable segments here
 
     def _lowest_extensible(self, size: int, pool: Pool) -> Block:
-        """First block of the lowest run of cached and unmapped blocks of `size` bytes, not all cached."""
+        """First block of the lowest run of cached and unmapped neighbours that add up to `size` bytes.
+
+        At least one block of the run is unmapped. A new range of addresses is reserved if there is no such
+        run.
+        """
         for _, unmapped in pool.unmapped:
             previous = unmapped.prev
             start = previous if previous is not None and previous.state == CACHED else unmapped

@@ -24,7 +24,7 @@ class Action:
         position: index of the event during which the action happened.
         num_bytes: size of the block, or of the part of the segment.
         request: index of the request that the block is for; None for an action on a segment, and for the
-            block of a cuDNN plan that was found by timing in the memory of a request.
+            workspace of the plan that cuDNN's benchmark mode found fastest.
         stream: stream of the block's pool.
     """
 
@@ -67,8 +67,8 @@ def record_history(
         events: `i` allocates `sizes[i]` bytes, `~i` frees them.
         sizes: bytes of each request.
         settings: settings of the allocator.
-        found: workspace bytes of the cuDNN plan that is found by timing, by the request in whose memory the
-            plans are timed: see `autofit_workers.replay.allocator.Choice`.
+        found: workspace bytes of the plan that cuDNN's benchmark mode finds fastest, by the index of the
+            request in whose memory the plans are timed: see `autofit_workers.replay.allocator.Choice`.
         streams: streams of the requests, and the host's waits.
         clock: decides when CUDA events are complete, for blocks that other streams use.
 
@@ -108,7 +108,7 @@ class _Recorder:
         self.position = 0
         self._uses = streams.uses
         self._actions: list[Action] = []
-        self._freed: dict[int, int | None] = {}  # by address, whose block is on its way back
+        self._freed: dict[int, int | None] = {}  # by address of a freed block, its request
 
     def allocate(self, num_bytes: int, request: int | None, stream: int) -> Block:
         block = self.allocator.malloc(num_bytes, stream=stream)
@@ -124,9 +124,9 @@ class _Recorder:
         self.allocator.free(block)
 
     def run_found(self, num_bytes: int, stream: int) -> None:
-        """Empties the cache, then allocates and frees the workspace of the cuDNN plan found by timing.
+        """Empties the cache, then allocates and frees the workspace of the plan that benchmark mode found.
 
-        The block in which the plans were timed is free again by now.
+        The caller has freed the block in which cuDNN timed its plans.
         """
         self.allocator.empty_cache()
         if num_bytes:

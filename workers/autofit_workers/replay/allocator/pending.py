@@ -31,7 +31,7 @@ class StreamEvent(NamedTuple):
     number: int
 
 
-# Returns whether an event is complete that the host has not waited for.
+# Tells whether a CUDA event is complete; it is asked only of events that the host has not waited for.
 EventClock = Callable[[StreamEvent], bool]
 
 
@@ -59,14 +59,14 @@ class PendingFrees(Generic[_Block]):
         self._uses: dict[_Block, dict[int, None]] = {}
         self._queues: dict[int, deque[tuple[StreamEvent, _Block]]] = {}
         self._num_outstanding: dict[_Block, int] = {}
-        self._waited_for: dict[int, int] = {}  # by stream, the events before this number are over
+        self._waited_for: dict[int, int] = {}  # by stream: events before this number are complete
 
     def use(self, block: _Block, stream: int) -> None:
         """Notes that a stream other than the block's own uses a block."""
         self._uses.setdefault(block, {})[stream] = None
 
     def holds(self, block: _Block) -> bool:
-        """Whether a block being freed has to wait for other streams; if so, it is kept as pending."""
+        """Whether a block that is being freed has to wait for other streams; if so, keeps it as pending."""
         streams = self._uses.pop(block, None)
         if streams is None:
             return False

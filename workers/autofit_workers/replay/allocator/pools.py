@@ -60,7 +60,7 @@ class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rat
 
     Attributes:
         requested_bytes: size of the block that was requested, rounded up.
-        reserved_bytes, allocated_bytes: the allocator's at that moment.
+        reserved_bytes, allocated_bytes: bytes reserved and allocated when the request failed.
         limit_bytes: the most bytes that the allocator may reserve.
     """
 
@@ -83,8 +83,9 @@ class Block:
     Attributes:
         state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
         prev, next: the neighbours in the segment.
-        cached_at: number of searches of the pool when the block was last freed. Garbage collection takes
-            the age of whole segments from it; the rest of a split, which lacks it, is not a whole segment.
+        cached_at: number of searches of the large pool up to the moment the block was last freed, from which
+            garbage collection computes the age of a segment. The rest of a split lacks it, which does no
+            harm: only blocks that are whole segments are collected.
     """
 
     # No __init__: calling one would double the cost of a split (all fields are set by `cut_block`
@@ -363,10 +364,10 @@ class BlockPools:
         pool.cached[:] = kept
 
     def _release_oversize(self, size: int, pool: Pool) -> bool:
-        """Releases the smallest oversize block that `size` fits in, else the largest, up to `size` in sum.
+        """Releases the smallest oversize block that `size` fits in, else the largest ones until `size` bytes.
 
-        Only blocks of max_split_size or more are released; those are never split, so they are whole
-        segments. (A smaller one that `size` fits in would have been taken.)
+        Oversize blocks are those of `max_split_size` or more; they are never split, so each is a whole
+        segment. (A cached block below `max_split_size` that `size` fits in would have been handed out.)
 
         Returns:
             Whether `size` bytes were released.

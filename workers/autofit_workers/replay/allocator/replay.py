@@ -83,8 +83,9 @@ def replay(
         sizes: bytes of each request.
         settings: settings of the allocator.
         limit_bytes: most bytes that may be reserved; at the limit, cached memory is released and the request
-        stop_above_bytes: ends the replay at the first request that makes reserved bytes exceed this, where
-            the only question is whether the step fits.
+            is tried again. None for no limit.
+        stop_above_bytes: ends the replay at the first request that makes reserved bytes exceed this, which
+            saves time if the caller only asks whether the step fits.
         choices: requests that accept smaller sizes, or in whose memory cuDNN's plans are timed.
         streams: streams of the requests, and the host's waits.
         clock: decides when CUDA events are complete, for blocks that other streams use.
@@ -147,7 +148,7 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """Pairs of position and event; iterating over them passes the host's waits to `pools`."""
+    """Pairs of an event's position and the event; iterating over them applies the host's waits to `pools`."""
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
@@ -159,7 +160,7 @@ class _SpecialRequests:
 
     Attributes:
         numbers: indices of these requests.
-        finding: indices of those requests in whose memory cuDNN's plans are timed.
+        finding: indices of the requests in whose memory cuDNN's benchmark mode times its plans.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class _SpecialRequests:
         self._choices = choices
         self._streams = streams
         self._take = take
-        self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
+        self._refused: dict[int, int] = {}  # by asker, the smallest size refused to it
 
     def take(self, request: int, size: int) -> Block | None:
         """Allocates a block for a request; returns None if its size is 0.
@@ -201,7 +202,7 @@ class _SpecialRequests:
         return block
 
     def run_found(self, request: int) -> None:
-        """Empties the cache, then takes and gives back the workspace of the cuDNN plan found by timing.
+        """Empties the cache, then allocates and frees the workspace of the plan that benchmark mode found.
 
         The block counts in the reserved bytes. The allocated bytes leave it out, as it is no larger than the
         memory in which the plans were timed, apart from the rounding of blocks.

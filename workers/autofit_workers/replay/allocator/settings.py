@@ -172,7 +172,7 @@ def _fraction(key: str, value: str) -> float:
 def _divisions(key: str, value: str) -> int | tuple[int, ...]:
     """Reads `roundup_power2_divisions`: a number, such as `8`, or one for each size, `[256:8,512:4,>:1]`.
 
-    The latter means: 8 divisions from 256 MiB, 4 from 512 MiB, and 1 above those.
+    The second form means: 8 divisions from 256 MiB, 4 from 512 MiB, and 1 for larger sizes.
     """
     if not value.startswith("["):
         num_divisions = _integer(key, value)

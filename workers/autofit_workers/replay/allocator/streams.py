@@ -43,9 +43,9 @@ ONE_STREAM = Streams()
 def between_waits(
     streams: Streams, num_events: int, pending: PendingFrees[Block], release: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the stretches of events between the host's waits, as start and stop position.
+    """Yields start and stop position of each run of events that no wait of the host interrupts.
 
-    Each wait is passed to `pending` before the stretch that follows it.
+    Each wait is passed to `pending` before the events that follow it.
 
     Args:
         release: releases cached memory; called at waits that do so.

@@ -27,14 +27,15 @@ from autofit_workers.spec.work import Convolution
 
 MIXED = mixed.ALGORITHM.name
 
-# Whatever a trace leaves to be sized when it is replayed.
+# Memory whose bytes are computed when a trace is replayed: a convolution's workspace, an operator's scratch
+# memory with the name of its correction, or an estimate that the trace holds as a range.
 Call = Convolution | tuple[str, Scratch] | Workspace
 
 
 class Level(StrEnum):
     """Level of a predicted peak: the assumption about workspaces and the device's lag behind the host.
 
-    `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
+    `WORST` assumes the largest workspace of all plans of a convolution, whatever plan the policy takes.
     """
 
     LOW = "low"
@@ -44,10 +45,10 @@ class Level(StrEnum):
 
     @property
     def up_to(self) -> tuple[Level, ...]:
-        """Levels from this one down, over which a peak is the largest; likely covers itself alone.
+        """Levels whose replays a peak at this level covers: itself and the lower ones; `LIKELY` itself alone.
 
-        A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
-        ones; the likely peak is one assumption alone.
+        The peak is the largest over these levels, because a larger workspace can also lower the peak: it
+        leaves a segment behind that later requests reuse.
         """
         if self is Level.LIKELY:
             return (self,)
@@ -56,13 +57,14 @@ class Level(StrEnum):
 
     @property
     def clock(self) -> EventClock:
-        """Clock for events of other streams: `lags` at the high and worst levels, else `keeps_up`."""
+        """Clock that completes CUDA events: `lags` at the high and worst levels, else `keeps_up`."""
         return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:
-        """Whether a batch size runs at this level, given whether it runs with the plans of each source.
+        """Whether a batch size runs at this level, given whether it runs with each source of cuDNN plans.
 
-        At the low level one source is enough, at the likely level half of them, otherwise all must agree.
+        At the low level one source is enough, at the likely level half of them; otherwise it has to run
+        with all.
         """
         if self is Level.LIKELY:
             by_source = list(runs)
@@ -71,10 +73,10 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Interface for workspaces on the other cards that may run a step; see `curve.other_cards`.
+    """Interface for the workspaces on other cards, if several may run a step; see `curve.other_cards`.
 
     Attributes:
-        name: where the plans of these cards come from, for reports.
+        name: text for reports that says where the convolution plans of these cards come from.
     """
 
     @property
@@ -96,20 +98,20 @@ class Conditions:
     """Conditions of a replay beside the batch size: card, plans, algorithm, allocator settings.
 
     Attributes:
-        conv_algo: the convolution algorithm, a backend's policy or a rewrite
+        conv_algo: name of the convolution algorithm: a policy of the backend, or a rewrite of convolutions
             (`autofit_workers.spec.conv_algorithms`).
-        architecture: of the card.
-        plans: the sources of cuDNN's plans on the card. Several where the cuDNN that will run cannot
-            be asked: the likely peak is then the lower median of their peaks, the ends span them.
-            Without any, formulas for the architecture.
-        elsewhere: where it is not known which card will run, the other cards that the ends span; the
-            likely peak is by this architecture alone.
+        architecture: architecture of the card, such as `sm_80`.
+        plans: sources of cuDNN's plans on the card. There are several if the cuDNN that will run cannot be
+            queried: the likely peak is then the lower median of the peaks with each source, and the low and
+            high peaks span all of them. If empty, formulas for the architecture are used.
+        elsewhere: if the card that will run is not known, the other cards that the low and high peaks have
+            to cover; the likely peak is that of `architecture` alone.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
-        settings: of PyTorch's caching allocator.
-        corrections: names of `autofit_workers.replay.curve.corrections` that are on; the allocations of the
-            others take no memory.
+        settings: settings of PyTorch's caching allocator.
+        corrections: names in `autofit_workers.replay.curve.corrections` that are switched on; allocations of
+            all other corrections take no memory.
         torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
-        multiprocessors: of the card; None where it is not known which of its architecture it is.
+        multiprocessors: number of the card's multiprocessors; None if only its architecture is known.
     """
 
     conv_algo: str = "cudnn"
@@ -124,7 +126,7 @@ class Conditions:
 
     @property
     def policy(self) -> ConvPolicy:
-        """Convolution policy of the backend; its default for the calls that a rewrite leaves to it."""
+        """Policy by which cuDNN or MIOpen chooses its plans; the default one if `conv_algo` is a rewrite."""
         return conv.policy_of(conv.find(self.conv_algo), GPU_KIND)
 
     @property
@@ -141,9 +143,9 @@ class Conditions:
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
-        """Sources of convolution plans, each replayed in turn; formulas if none is given."""
+        """Sources of convolution plans; the step is replayed with each. Formulas if none is given."""
         if not self.policy.enabled:
-            return (FormulaPlans(self.architecture),)  # not asked
+            return (FormulaPlans(self.architecture),)  # not queried for any call
         return self.plans or (FormulaPlans(self.architecture),)
 
 
@@ -153,8 +155,8 @@ def demands(
     """Workspace of each call under `conditions`; the plans of all convolutions are queried at once.
 
     Args:
-        source: of the plans on the conditions' own card.
-        torch_release: of the trace.
+        source: source of the convolution plans on the card of `conditions`.
+        torch_release: major and minor version of the PyTorch that made the trace.
     """
     rewrite = conv.find(conditions.conv_algo)
     if rewrite.name == MIXED:
@@ -175,7 +177,7 @@ def demands(
 
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
-    """Workspace bytes of a rewrite itself for a call, and the call that it leaves to the backend, or None."""
+    """Bytes that a rewrite itself takes for a call, and the call that it leaves to cuDNN or MIOpen."""
     if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)
@@ -205,7 +207,7 @@ def _on_its_card(
     card = Architecture.of(conditions.architecture)
     platform = Platform(card, conditions.torch_release or torch_release, conditions.multiprocessors)
     policy, libraries = conditions.policy, libraries_of(card)
-    # cuDNN knows of no transposed convolutions: they are gradients of others.
+    # cuDNN has no transposed convolutions: PyTorch asks it for the gradient of a plain one.
     plain = [
         dataclasses.replace(call, transposed=False)
         if isinstance(call, Convolution) and call.transposed

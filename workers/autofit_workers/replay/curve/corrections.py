@@ -1,7 +1,7 @@
 """Corrections: memory that predictions add beside operators' outputs, each switched off by its name.
 
-The names are those of `Allocation.correction`; `Conditions.corrections` says which are on.
-Convolution workspaces are not among them: their switch is the convolution policy.
+`Allocation.correction` has the name of one, and `Conditions.corrections` the names that are switched on.
+Convolution workspaces have no name here: the convolution policy decides about them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Correction(NamedTuple):
-    """Kind of memory that a GPU allocates and no operator's output shows."""
+    """Kind of GPU memory that is no operator's output, such as cuBLAS's workspace, and what it is for."""
 
     name: str
     explanation: str

@@ -6,9 +6,9 @@
     outputs in a deque(4)     0     2     4     6     8     8     8     8      has filled
     losses with graphs        0    18    36    54    72    90   108   126      grows
 
-What outlives a whole step has to rise until the last step. Of what is made anew in each step, such as a
-tensor that each step appends to, the newest block has to rise by the same every time, which rules out
-batches whose lengths differ.
+The memory of a source line counts as growing in either of two cases: its blocks that outlive a whole step add
+up to more until the last step; or its blocks of each step, such as the tensor that each step makes by
+appending to the last one, are larger every time by the same bytes. Batches of different lengths do neither.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from typing import Self
 
 from autofit_workers.spec.trace import DATA_PARALLEL, Allocation, Trace
 
-# Bytes a step from which growth is told. Two of the allocator's smallest blocks: one of them, a loss that is
-# kept without its graph, takes 49 MiB in 100,000 steps.
+# Growth of fewer bytes per step is not reported. One block of 512 bytes, such as a loss that is kept without
+# its graph, adds up to only 49 MiB in 100,000 steps.
 LEAST_BYTES = 1024
-# Where something may grow, so many steps tell more. The last ones come after so many that what is kept in
-# each step is in whole, or in each 2nd, 3rd, 4th, 6th or 12th.
+# Numbers of steps to trace, one after the other, for as long as memory may still grow. The later ones are 12
+# steps apart, which are whole periods of a run that keeps something in every 1st, 2nd, 3rd, 4th, 6th or 12th
+# step.
 _LOOKED_AT = (8, 15, 27, 39, 51, 63)
 _SURE_AT = 15
 _PERIOD = 12
-_MOST_EVENTS = 40_000  # of steps that are made to be surer than that
-_RECENT = 4  # steps in which something rises, or has filled
+_MOST_EVENTS = 40_000  # in a trace of more than `_SURE_AT` steps
+_RECENT = 4  # steps in which memory has to rise, or else has stopped growing
 _BLOCK_BYTES = 512  # what the allocator rounds a request up to
 
 
@@ -51,7 +52,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Bytes that a source line has alive after each step: made in earlier steps, and in the step itself."""
+    """Live bytes of a source line after each step.
+
+    Attributes:
+        older: bytes that earlier steps allocated, after each step.
+        newest: bytes that the step itself allocated, after each step.
+    """
 
     older: list[int]
     newest: list[int]
@@ -75,8 +81,8 @@ class LiveAfterSteps:
     """Memory alive after each traced step, and its growth.
 
     Args:
-        ends: positions in the events at which the steps had ended.
-        sizes: bytes of each allocation; None for those that were traced.
+        ends: positions in the events at which the steps ended.
+        sizes: bytes of each allocation; None for the sizes in the trace.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class LiveAfterSteps:
 
     @property
     def num_steps_that_tell(self) -> int:
-        """Number of steps to trace to tell whether memory grows; the traced number if no more are needed."""
+        """Number of steps to trace to find out whether memory grows; the traced number if they suffice."""
         seen = len(self._ends)
         if not any(line.may_grow for line in self._lines.values()):
             return seen
@@ -155,7 +161,7 @@ class LiveAfterSteps:
                 index = max(event, ~event)
                 source, num_bytes = self._allocations[index].source, self._bytes_of(event)
                 if self._allocations[index].module == DATA_PARALLEL:
-                    continue  # its buckets are made anew after the first step, and never again
+                    continue  # DDP rebuilds its buckets once, after the first step
                 if event >= 0:
                     born[index] = number
                     newest[source] += num_bytes
@@ -179,9 +185,9 @@ def _slope(values: Sequence[int]) -> float:
 
 
 def _rises_to_its_end(values: Sequence[int]) -> bool:
-    """Whether values still rise in their last third, and no third reaches below the third before.
+    """Whether values rise to their end: each third lies above the one before, and the last still rises.
 
-    It has to rise at half the mean rate or more.
+    In the last third, they have to rise at half their mean rate or more.
     """
     third = len(values) // 3
     parts = values[:third], values[third : len(values) - third], values[-third:]
@@ -192,6 +198,6 @@ def _rises_to_its_end(values: Sequence[int]) -> bool:
 
 
 def _rises_evenly(values: Sequence[int]) -> bool:
-    """Whether values rise by at least 1024 bytes each time, equally but for the rounding of blocks."""
+    """Whether values rise by at least 1024 bytes each time, by equal amounts up to the rounding to 512 B."""
     rises = [after - before for before, after in itertools.pairwise(values)]
     return bool(rises) and min(rises) >= LEAST_BYTES and max(rises) - min(rises) <= _BLOCK_BYTES

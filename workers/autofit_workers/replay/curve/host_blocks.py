@@ -1,8 +1,8 @@
 """Memory of a step on a CPU: malloc blocks of its tensors, and how much of them is written to.
 
-PyTorch keeps no memory on the CPU: each tensor is a block of malloc's, freed as the tensor is
-(c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In a trial's process malloc maps a large
-block by itself and gives it back at once (`autofit_workers.trials.isolate`).
+PyTorch has no caching allocator on the CPU: each tensor is a block of malloc, freed with the tensor
+(c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In the process of a trial malloc maps each large
+block separately and unmaps it as soon as it is freed (`autofit_workers.trials.isolate`).
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from autofit_workers.spec.trace import Trace
 _ALIGNMENT_BYTES = 64
 _PAGE_BYTES = 4096
 MAPPED_FROM_BYTES = 131072  # M_MMAP_THRESHOLD of a trial's process
-# `_int_memalign` of glibc's malloc asks for the alignment and the smallest chunk, 32 bytes, on top;
-# either kind of block has a header of 16.
+# For aligned memory `_int_memalign` of glibc's malloc adds the alignment and its smallest chunk, 32 bytes, to
+# the request; every block has a header of 16 bytes.
 _OVERHEAD_BYTES = _ALIGNMENT_BYTES + 32 + 16
 
 
 def identity(trace: Trace) -> str:
-    """Identity string of a step's trace for the CPU, without the sizes measured on the machine."""
+    """Identity of a step traced for the CPU: equal for equal steps, whatever sizes this machine measured."""
     tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
     return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
 
 def touched_bytes(step: SizedStep) -> int:
-    """Peak in bytes of the memory that a step writes to, and that so is resident."""
+    """Peak in bytes of a CPU step's resident memory: of the memory that it writes to."""
     return step.live_bytes(Level.LOW, block_bytes)
 
 
 def asked_bytes(step: SizedStep) -> int:
-    """Peak in bytes of a step's memory from malloc, which a limit of private writable memory counts."""
+    """Peak in bytes of a CPU step's memory from malloc, written to or not: its private writable memory."""
     return step.live_bytes(Level.LIKELY, block_bytes)
 
 
 def most_bytes(step: SizedStep) -> int:
-    """Peak in bytes of a step's memory from malloc, with the largest known scratch memory of oneDNN."""
+    """Peak in bytes of a CPU step's memory from malloc, with the largest known scratch memory of oneDNN."""
     return step.live_bytes(Level.HIGH, block_bytes)
 
 

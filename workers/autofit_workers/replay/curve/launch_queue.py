@@ -1,12 +1,12 @@
-"""Limit to the host's lead over the card: the host waits after about 1,000 queued launches of a stream.
+"""Limit to how far the host runs ahead of the card: it waits after about 1,000 queued launches of a stream.
 
-The driver has room for 1,024 launches of a stream that the card has not begun with. The next one waits until
-the first of them begins, and what came before that one on the stream is then done. NVIDIA says that there are
-such queues (of the variable `CUDA_SCALE_LAUNCH_QUEUES`, which makes them up to four times as long), not how
-long they are; others measured about a thousand kernels of each stream
-(https://forums.developer.nvidia.com/t/68937). Streams that share one of the driver's queues have less.
+The driver has room for 1,024 launches of a stream that the card has not begun. The host's next launch waits
+until the card begins the first of them, and so has done all earlier work of the stream. NVIDIA documents such
+queues (with the variable `CUDA_SCALE_LAUNCH_QUEUES`, which makes them up to four times as long), but not
+their length; others measured about a thousand kernels for each stream
+(https://forums.developer.nvidia.com/t/68937). Streams that share one of the driver's queues have less room.
 
-Of queues whose length is not known, as AMD's, nothing is assumed.
+No limit is assumed for queues of unknown length, such as AMD's.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from autofit_workers.replay.allocator import Streams
 from autofit_workers.spec.trace import Allocation, HostWait, Trace
 
-_STEP = 64  # launches between two waits that are told: a replay has a stretch of events for each
-# They allocate and launch nothing.
+_STEP = 64  # launches between two of the waits that are noted; each wait interrupts a replay
+# Operators that allocate without launching a kernel.
 _WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
 def with_queue(streams: Streams, trace: Trace, room: int) -> Streams:
-    """Returns `streams` with the host's waits for room in the launch queues of a trace's streams added.
+    """Returns `streams`, extended by the host's waits for room in the launch queue of each stream.
 
     Args:
-        room: launches that a stream's queue has room for.
+        room: number of launches that a stream's queue has room for.
     """
     waits = sorted((*streams.host_waits, *_waits_for_room(trace, room)), key=lambda wait: wait.position)
     return dataclasses.replace(streams, host_waits=tuple(waits))
@@ -45,10 +45,10 @@ def _waits_for_room(trace: Trace, room: int) -> Iterator[HostWait]:
 
 
 def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
-    """Yields position and stream of each event by which a kernel was surely launched.
+    """Yields position in the events and stream of each kernel launch that is certain.
 
-    Each call that allocates counts once, however much it allocates. Calls that work in place are not seen
-    here, so the host is no further ahead than these positions say.
+    Each operator call that allocates counts as one launch, however often it allocates. Calls that work in
+    place are missing from the events, so the real queue fills no later than these launches say.
     """
     before = ""
     for position, event in enumerate(trace.events):

@@ -1,8 +1,7 @@
-"""Workspaces of a step's convolutions where every layer may have an algorithm of its own.
+"""Workspaces of a step's convolutions if every layer may have an algorithm of its own.
 
 A layer is a convolution with its three passes; layers of the same shapes get the same algorithm.
-Workspaces follow each other, never two at a time, so that each layer can be decided by itself. No
-torch is needed here.
+Only one workspace is alive at a time, so the algorithm of each layer can be chosen by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
 from autofit_workers.spec.work import Convolution, ConvPass
 
-# Asks what calls take under one algorithm.
+# Returns the workspace of each call of a step under the convolution algorithm of a name.
 Demands = Callable[[str], Sequence[Workspace]]
 
 
@@ -53,9 +52,9 @@ def options(
     """Candidates of every convolution layer: the algorithms in `names` that can compute the layer.
 
     Args:
-        calls: those of a step, convolutions among them.
-        demands: returns what all of `calls` take under an algorithm.
-        names: of the algorithms.
+        calls: calls of a step with workspace or scratch memory; only convolutions have candidates.
+        demands: returns the workspace of each of `calls` under an algorithm.
+        names: names of the algorithms.
     """
     passes: dict[Convolution, list[int]] = {}
     for number, call in enumerate(calls):

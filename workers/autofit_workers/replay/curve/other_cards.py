@@ -1,13 +1,13 @@
 """Workspaces of calls on an unknown card: the smallest and the largest over several architectures.
 
-To replay a step once for every architecture would cost as many replays. Instead each call takes at the
-low end what it takes on the card where it wants least, and at the high end what it takes where it wants
-most: one replay each, whatever the number of cards. The likely demand stays that of one card.
+Replaying a step for every architecture would cost as many replays. Instead the low level gives each call its
+smallest workspace on any of the cards, and the high level its largest: one replay for each level, whatever
+the number of cards. The likely level has the workspaces of one card.
 
-Plans are asked for at the batch sizes of `autofit_workers.replay.plans.grid_plans`. In between a workspace
-is copies of feature maps, so it is taken in proportion to the samples that cuDNN runs at once, by the end of
-the two where a sample takes more, or at the low end less. That spans both ends' kernels wherever between them
-cuDNN changes from one to the other.
+Plans are queried at the batch sizes of `autofit_workers.replay.plans.grid_plans`. A workspace consists of
+copies of feature maps, so between two of these sizes it is taken as proportional to the samples that cuDNN
+runs at once: at the high level with the larger workspace per sample of the two sizes, at the low level with
+the smaller one. That covers the kernels of both sizes, wherever between them cuDNN changes kernels.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class OtherCards:
         """Workspaces `found` for the likely card, with low and high ends that cover all cards.
 
         Args:
-            calls: the calls that demand memory.
-            found: what each call demands on the likely card.
-            conditions: those of the likely card; the others share all but the card.
-            torch_release: of the trace.
+            calls: calls with workspace or scratch memory.
+            found: workspace of each call on the likely card.
+            conditions: conditions on the likely card; on the other cards only the card differs.
+            torch_release: major and minor version of the PyTorch that made the trace.
         """
         ask = self._asking(conditions, torch_release)
         convolutions = [call for call in calls if isinstance(call, Convolution)]
@@ -113,7 +113,7 @@ class OtherCards:
     def _learn(
         self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
     ) -> None:
-        """Computes and keeps the `_Ends` of each convolution at the neighbouring batch sizes of the grid."""
+        """Computes and caches the `_Ends` of each convolution at the two nearest batch sizes of the grid."""
         missing = {
             key: call.of_samples(size)
             for call in calls
@@ -143,14 +143,14 @@ class OtherCards:
 
 
 def _policy(conditions: Conditions) -> _Key:
-    """Key of the conditions that decide among a convolution's plans: algorithm and TF32."""
+    """Key of the conditions by which PyTorch chooses among a convolution's plans: algorithm and TF32."""
     return conditions.conv_algo, conditions.allow_tf32
 
 
 def _spread(likely: Workspace, ends: _Ends) -> Workspace:
     """Returns the workspace `likely` with low, high and worst bytes widened to `ends`.
 
-    When memory is short, the smaller plans are those of the likely card.
+    The smaller sizes that are tried when memory is short stay those of the likely card.
     """
     return Workspace(
         low_bytes=min(likely.low_bytes, ends.low_bytes),

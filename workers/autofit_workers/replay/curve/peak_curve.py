@@ -20,31 +20,31 @@ from autofit_workers.spec.trace import Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
 TRACED_BATCH_SIZES = (4, 6, 10)
-_MOST_SIZES = 512  # remembered; 20 kB each of a usual network, 150 kB of a large model
+_MOST_SIZES = 512  # in the cache; each takes 20 kB for a usual network, 150 kB for a large model
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
     """Knob setting to trace for `knobs`, shared by all settings with equal traces.
 
-    On cards all convolution algorithms share one trace: their workspaces are computed at a replay; on the
-    CPU (`for_host`) they are in the trace. The allocator's settings decide nothing before a replay.
+    On cards all convolution algorithms share one trace, because workspaces are computed at a replay; on the
+    CPU (`for_host`) the trace has the workspaces. The allocator's settings only matter at a replay.
 
     Args:
-        num_passes: of a step at the size that is traced, see `Knobs.num_passes`.
+        num_passes: number of accumulated batches in the traced step, see `Knobs.num_passes`.
     """
     traced = dataclasses.replace(knobs.for_passes(num_passes), allocator="default")
     return traced if for_host else dataclasses.replace(traced, conv_algo="cudnn")
 
 
 class PeakCurve:
-    """Step of one knob setting at any batch size, from which its peaks on cards follow.
+    """Step of one knob setting at any batch size; computes its peaks on cards.
 
-    Most steps have equal events at all batch sizes, and one `StepLines` covers them. Others have two, or one
-    for each size.
+    Most steps have equal events at all batch sizes, so that one `StepLines` covers all sizes. Some steps need
+    two of them, or one for each size.
 
     Args:
         lines_at: finds the lines that cover a batch size.
-        lines: the lines that cover all batch sizes; None where some have others.
+        lines: the lines that cover all batch sizes; None if different batch sizes need different lines.
         needs_traces: whether each batch size needs a trace of its own.
 
     Attributes:
@@ -65,7 +65,7 @@ class PeakCurve:
 
     @classmethod
     def of(cls, lines: StepLines) -> Self:
-        """Peak curve of a step whose events are equal at all batch sizes that its lines know."""
+        """Peak curve of a step with equal events at all batch sizes, from the lines that cover them."""
         return cls(lambda _: lines, lines=lines)
 
     @classmethod
@@ -84,15 +84,15 @@ class PeakCurve:
     def in_two(cls, below: StepLines, rest: StepLines, *, start: int) -> Self:
         """Peak curve of a step that differs below the batch size `start`.
 
-        One that accumulates gradients does so below the global batch size alone. And a slice of one sample is
-        contiguous: what `labels[..., 1:].reshape(-1)` copies of several samples it only views of one, so that
-        the events have an allocation less below batch size 2.
+        There are two such kinds of steps. One accumulates gradients, which it only does at batch sizes below
+        the global batch. The other slices its batch: a slice of one sample is contiguous, so that
+        `labels[..., 1:].reshape(-1)` is a view at batch size 1, and a copy from batch size 2 on.
         """
         return cls(lambda batch_size: below if batch_size < start else rest)
 
     @classmethod
     def traced_anew(cls, trace_at: Callable[[int], Trace]) -> Self:
-        """Peak curve of a step whose events depend on the batch size; traces every batch size asked for."""
+        """Peak curve of a step whose events depend on the batch size; traces each requested size."""
         return cls(functools.cache(lambda size: StepLines.through([trace_at(size)])), needs_traces=True)
 
     @property
@@ -101,7 +101,7 @@ class PeakCurve:
         return self.lines_at(TRACED_BATCH_SIZES[0]).trace
 
     def at(self, batch_size: int) -> SizedStep:
-        """Step at a batch size; cached, because a search asks for equal sizes at every risk."""
+        """Step at a batch size, independent of the card; cached."""
         if batch_size not in self._sized:
             lines = self.lines_at(batch_size)
             assert lines.only_batch_size in (None, batch_size)

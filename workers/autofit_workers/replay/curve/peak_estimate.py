@@ -22,14 +22,16 @@ class PeakEstimate:
     """Predicted peaks of a step on a card.
 
     Attributes:
-        allocated_bytes, reserved_bytes: with the likely workspaces. Where there are several sources of
-            plans, these and what follows the ends are by the one whose reserved peak is the lower median.
-        low_bytes, high_bytes: the reserved peak over the span of the workspaces.
-        allocated_low_bytes, allocated_high_bytes: the allocated peak over it.
+        allocated_bytes, reserved_bytes: allocated and reserved peak with the likely workspaces. If there are
+            several sources of convolution plans, these two, the workspaces, `breakdown` and `live` are by the
+            source whose reserved peak is the lower median.
+        low_bytes, high_bytes: smallest and largest reserved peak from the low to the high workspaces, over
+            all sources.
+        allocated_low_bytes, allocated_high_bytes: smallest and largest allocated peak likewise.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
-            any one convolution call; they follow each other, so never two at a time.
-        breakdown: bytes alive at the allocated peak, by category, adding up to it.
-        live: what is alive at the allocated peak, largest first.
+            any one convolution call. Calls run one after the other, so only one workspace is alive at a time.
+        breakdown: bytes alive at the allocated peak, by category; they add up to the allocated peak.
+        live: allocations alive at the allocated peak, largest first.
     """
 
     batch_size: int
@@ -50,7 +52,8 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
     """Allocations alive right after an event, largest first.
 
     Args:
-        position: of the event among the replayed ones, which go on past the end of a trace with a repetition.
+        position: index of the event among the replayed events, which continue past the trace's end if the
+            trace has a repetition.
         sizes: bytes of every allocation of the trace.
     """
     alive: set[int] = set()

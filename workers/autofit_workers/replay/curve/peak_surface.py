@@ -1,9 +1,9 @@
 """Peak surface: the peak memory of a step at any batch and sample size, from traces of a few points.
 
 A *size* is the number of tokens of a text, the side of an image, or whatever a workload's `make_batch` takes
-as `size`. What a size is rounded to, such as the patches of an image or the blocks of a kernel, makes steps:
-a surface is of sizes that leave the same remainder, `remainder + multiple·k`, and in k every dimension is a
-polynomial.
+as `size`. Operators may round it up, to whole patches of an image or whole blocks of a kernel. A surface
+therefore covers only sizes with one remainder, `remainder + multiple·k`: there every dimension is a
+polynomial in k.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ def curves_by_size(
 ) -> Callable[[int], PeakCurve]:
     """Peak surface: function from a sample size, such as a sequence length, to the peak curve at it.
 
-    It covers the sizes that leave the remainder of the traced ones; each curve is made once.
+    The function takes sizes that leave the same remainder, divided by `multiple`, as the traced sizes. It
+    makes each curve once.
 
     Args:
-        traces: traces of one workload and one knob setting, by batch size and size of a sample. With one
-            batch size alone the curves cover that size.
-        multiple: distance of the sizes.
+        traces: traces of one workload and one knob setting, by batch size and size of a sample. If all have
+            one batch size, the curves cover that batch size only.
+        multiple: distance between the sizes that are covered, such as 64 tokens.
         degree: degree of the polynomials of the size: 1 for texts, 2 for images.
 
     Raises:

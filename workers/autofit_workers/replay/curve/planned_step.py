@@ -26,7 +26,7 @@ from autofit_workers.replay.spans import Workspace
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.work import Convolution
 
-# What is reserved over what is alive where as little as possible is tried.
+# Memory limits that `_within_least` tries, as multiples of the peak of live bytes.
 _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
@@ -35,7 +35,7 @@ class Requests(NamedTuple):
 
     Attributes:
         sizes: bytes of every allocation.
-        choices: by allocation, the smaller sizes to try where that much cannot be had.
+        choices: sizes to try in turn when memory is short, by the index of the allocation.
     """
 
     sizes: list[int]
@@ -45,12 +45,12 @@ class Requests(NamedTuple):
 class PlannedStep:
     """Step with the convolution plans of one source: the workspaces of its calls, and its replays.
 
-    Replays are remembered: sources, policies and cards that agree in all workspaces share them.
+    Replays are cached in `step.memory`: sources, policies and cards with equal workspaces share a replay.
 
     Args:
-        step: at a batch size.
-        conditions: that it runs under.
-        source: of convolution plans, in place of the conditions' sources.
+        step: the step at one batch size.
+        conditions: conditions that the step runs under.
+        source: source of convolution plans that is used in place of `conditions.sources`.
     """
 
     def __init__(self, step: SizedStep, conditions: Conditions, source: PlanSource) -> None:
@@ -96,7 +96,7 @@ class PlannedStep:
         ]
 
     def found_bytes(self, level: Level) -> dict[int, int]:
-        """Workspace bytes of the plan that benchmark mode finds, by the allocation that it times plans in."""
+        """Workspace bytes of the plan that cuDNN's benchmark mode finds, by the allocation where it times."""
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
@@ -113,9 +113,9 @@ class PlannedStep:
         """Replays the events without a memory limit, with given workspace bytes of the calls.
 
         Args:
-            demanded: bytes that the calls take.
-            clock: of the device.
-            stop_above_bytes: the replay ends where more than that is reserved.
+            demanded: workspace bytes of the calls.
+            clock: decides when CUDA events are complete.
+            stop_above_bytes: the replay ends as soon as more bytes than this are reserved; None for no end.
         """
         memory, settings = self._step.memory, self._conditions.settings
         key = (self._step.batch_size, demanded, settings, self._timed, clock)
@@ -138,9 +138,9 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def least(self) -> Replay:
-        """Replays the events at the likely level in nearly the least memory they complete in, with retries.
+        """Replays the step at the likely level in about the least memory in which it completes with retries.
 
-        Where at least half of the reserved peak is alive at a time, the replay is that of `replay`.
+        If at least half of the unlimited reserved peak is alive at one time, the result is that of `replay`.
         """
         demanded = self.demanded(Level.LIKELY)
         unlimited = self.replay()
@@ -160,8 +160,8 @@ class PlannedStep:
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
         """Replays the events at a level, with reserved memory limited to `limit_bytes`.
 
-        At the limit the allocator releases its cache and asks again, and cuDNN falls back to the next
-        plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
+        At the limit the allocator releases its cached memory and retries, and PyTorch falls back to the next
+        cuDNN plan whose workspace can be allocated (`run_single_conv` of Conv_v8.cpp).
         """
         memory, settings = self._step.memory, self._conditions.settings
         tried, clock = self._tried(level), self.clock(level)
@@ -180,13 +180,13 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def requests(self) -> Requests:
-        """Sizes that allocations request at the likely level, for a replay together with other events."""
+        """Sizes that allocations request at the likely level, to replay the step along with other events."""
         choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
         return Requests(self.sizes(Level.LIKELY), choices)
 
     @property
     def _streams(self) -> Streams:
-        """Streams of the events, with the waits that limit the host's lead over the card."""
+        """Streams of the events, with the host's waits that limit how far it runs ahead of the card."""
         return self._step.lines.streams_on(Architecture.of(self._conditions.architecture).vendor)
 
     @cached_property
@@ -197,12 +197,12 @@ class PlannedStep:
         return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
 
     def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
-        """Workspace bytes that each call tries in turn, from those at a level down; ordered as `Demanded`."""
+        """Workspace bytes that each call tries in turn, from its bytes at a level down, as a `Demanded`."""
         spans = zip(2 * self.spans, self.demanded(level), strict=True)
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """Choices of the allocations in which plans are timed, if memory suffices for every size."""
+        """Sizes of allocations in which cuDNN's benchmark mode times plans, if memory suffices for all."""
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 
@@ -211,9 +211,10 @@ def _within_least(
 ) -> Replay:
     """Replays events under the smallest tried memory limit at which they complete, else without a limit.
 
-    The cache of a generation moves into a larger block with every token and leaves its old one, into which
-    soon nothing fits; so do outputs that are concatenated one by one. Without a limit, reserved memory grows
-    until the card is full and the allocator gives its cache back: it tells the card's size, not the need.
+    While a model generates text, its KV cache moves into a larger block with every token, and the old block
+    is soon too small for any request; outputs that are concatenated one by one do the same. Without a limit,
+    reserved memory grows until the card is full and the allocator releases its cached memory, so that the
+    reserved peak depends on the card instead of the step.
     """
     within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
     most_alive = live_peak_bytes(*unrolled)

@@ -21,10 +21,11 @@ from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import Rewrite
 from autofit_workers.spec.work import Convolution
 
-MOST_SAMPLES = 2**16 - 1  # of the grid of a CUDA kernel, in its second and third dimension
+MOST_SAMPLES = 2**16 - 1  # largest second and third dimension of a CUDA kernel's grid
 _FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"
 _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
-# From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
+# Since this release, memory-efficient attention splits larger batches into chunks (`process_chunk` of
+# transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
 _FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
 MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no such limit
@@ -36,9 +37,10 @@ class _Counter(NamedTuple):
     Attributes:
         does: what the kernel does, in words that go before the number of elements.
         most: the largest number of elements that the kernel takes.
-        lifted_in: the release from which on it takes more; None where none does, up to 2.15.
-        remedy: what the user can do.
-        by_result: whether the kernel counts the elements of its result; else an `Allocation.counted_shape`.
+        lifted_in: PyTorch release since which the kernel takes more; None if no release up to 2.15 does.
+        remedy: what the user can do, in words.
+        by_result: whether the kernel counts the elements of its result; else those of the
+            `Allocation.counted_shape`.
     """
 
     does: str
@@ -84,7 +86,8 @@ _MADE_FOR = {
     "flash_attn._flash_attn_varlen_forward": _FLASH_2,
     "flash_attn_3._flash_attn_forward": _FLASH_3,
 }
-# What may refuse the shape of what it is to return; the others an `Allocation.counted_shape`.
+# Operators that may refuse to run because of their result's shape; other operators may because of an
+# `Allocation.counted_shape`.
 OPERATORS = frozenset(
     (*_FUSED_ATTENTION, *_MADE_FOR, *(name for name, each in _COUNTERS.items() if each.by_result))
 )
@@ -94,9 +97,9 @@ class Refusal(NamedTuple):
     """Call that PyTorch or a kernel cannot run, and why.
 
     Attributes:
-        allocation: the number, in the trace, of the allocation that the call is refused for.
-        module: the path of the module that calls.
-        reason: what the module does that cannot be run, and what can be done, in words that follow its name.
+        allocation: index in the trace of the allocation that the call is refused for.
+        module: path of the module that makes the call.
+        reason: why the call cannot be run and what the user can do, in words that follow the module's name.
     """
 
     allocation: int
@@ -111,7 +114,7 @@ def why_not_convolved(
     num_elements = too_many_elements(call, conditions, torch_release)
     if num_elements is None:
         return None
-    # With cuDNN it is the layout that a release does not give to it.
+    # If cuDNN is enabled but not used, the reason is the layout: some releases keep channels last from it.
     in_vain = call.channels_last and conditions.policy.enabled
     hint = (
         "try --memory-format contiguous"
@@ -131,8 +134,8 @@ def why_not_taken(
 
     Args:
         operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
-        shape: of the tensor that it looks at: its result, or the tensor whose elements are counted.
-        torch_release: of the trace.
+        shape: shape of the operator's result if it is one of `OPERATORS`, else the `counted_shape`.
+        torch_release: major and minor version of the PyTorch that made the trace.
     """
     release = conditions.torch_release or torch_release
     if operator in _MADE_FOR:
@@ -179,13 +182,13 @@ def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, i
 def too_many_elements(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> int | None:
-    """Elements of a convolution's larger tensor if they are too many for its kernel; else None.
+    """Number of elements of a convolution's larger tensor if its kernel refuses so many; else None.
 
-    The direct kernel of depthwise convolutions checks them (`conv_depthwise2d_forward_out` in
+    Only the direct kernel of depthwise convolutions refuses (`conv_depthwise2d_forward_out` in
     DepthwiseConv2d.cu, PyTorch 2.13); cuDNN and the other kernels of ATen split the batch.
 
     Args:
-        torch_release: of the trace.
+        torch_release: major and minor version of the PyTorch that made the trace.
     """
     algorithm = conv.find(conditions.conv_algo)
     left: Convolution | None = call

@@ -8,15 +8,15 @@ from typing import TypeVar
 from autofit_workers.replay.allocator import Replay
 from autofit_workers.replay.spans import Workspace
 
-_MAX_REPLAYS = 4096  # some kB each, as a step's demands
+_MAX_REPLAYS = 4096  # a replay takes some kB, and so do the workspaces of a step's calls
 
-# All that a replay of a step depends on, what its calls demand, or what is alive in it.
+# Everything that a cached result depends on.
 ReplayKey = tuple[object, ...]
 _Value = TypeVar("_Value")
 
 
 class ReplayMemory:
-    """Cache of a step's replays, workspaces and live bytes by key; each table is emptied at 4096 entries."""
+    """Cache of a step's replays, workspaces and live bytes by key; each kind is emptied at 4096 entries."""
 
     def __init__(self) -> None:
         self._known: dict[ReplayKey, Replay] = {}

@@ -17,16 +17,16 @@ from autofit_workers.spec.work import Convolution
 
 
 class SizedStep:
-    """Step at one batch size with the sizes of its allocations, under any conditions.
+    """Step at one batch size with the sizes of its allocations, before a card and an algorithm are chosen.
 
     Args:
-        lines: of the step.
-        batch_size: a size that the lines know.
+        lines: the step's allocations as lines in the batch size.
+        batch_size: a batch size that the lines cover.
 
     Attributes:
         batch_size, lines: as given.
-        memory: of the step's replays and demands, at all batch sizes.
-        trace: the first of the traces that the lines go through, which may be at another batch size.
+        memory: cache of the step's replays and workspaces, at all batch sizes.
+        trace: the first of the traces that the lines were fitted to; it may be at another batch size.
     """
 
     def __init__(self, lines: StepLines, batch_size: int) -> None:
@@ -84,13 +84,13 @@ class SizedStep:
         """Peak of live blocks in bytes, with estimated sizes at a level, without convolution workspaces.
 
         Args:
-            block_bytes: the bytes of the block that a request of so many bytes gets.
+            block_bytes: returns the bytes of the block that a request of some bytes gets.
         """
         events, sizes = self.unrolled(self._sizes_without_plans(level))
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
-        """Largest likely size in bytes of an allocation of estimated size, without convolution workspaces."""
+        """Largest likely bytes of an allocation whose size is an estimate, except workspaces."""
         return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
 
     def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:

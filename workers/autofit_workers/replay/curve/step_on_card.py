@@ -26,8 +26,8 @@ class LikelyReplay(NamedTuple):
 
     Attributes:
         sizes: bytes of every allocation.
-        found_bytes: by allocation in which cuDNN's plans are timed, the bytes that the plan found there
-            takes.
+        found_bytes: workspace bytes of the plan that cuDNN's benchmark mode finds fastest, by the index of
+            the allocation in which the plans are timed.
     """
 
     sizes: list[int]
@@ -39,9 +39,10 @@ class WithinLimit(NamedTuple):
     """Result of a step's likely replay with limited reserved memory.
 
     Attributes:
-        verdict: `FITS` where nothing was retried, `THRASH` or `OOM`.
-        allocated_bytes, reserved_bytes: the peaks; of `OOM` up to where memory ran out.
-        num_alloc_retries: how often the allocator gave back its cache for a request, in all steps.
+        verdict: `FITS` if no request was retried, `THRASH` if the step completed with retries, else `OOM`.
+        allocated_bytes, reserved_bytes: the peaks; for `OOM`, the peaks until memory ran out.
+        num_alloc_retries: number of requests for which the allocator released its cached memory, over all
+            replayed steps.
     """
 
     verdict: Verdict
@@ -51,11 +52,11 @@ class WithinLimit(NamedTuple):
 
 
 class StepOnCard:
-    """Peaks and verdicts of a step at one batch size on a card, under conditions.
+    """Step at one batch size under conditions such as the card; computes its peaks and verdicts.
 
     Args:
-        step: at a batch size.
-        conditions: that it runs under.
+        step: the step at one batch size.
+        conditions: conditions that the step runs under.
 
     Attributes:
         step, conditions: as given.
@@ -80,8 +81,8 @@ class StepOnCard:
         if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
-        # A replay reserves no less than what is alive, which tells of large workspaces sooner; of likely ones
-        # it seldom does.
+        # Live bytes are a lower bound of the reserved peak and cheaper to compute. With large workspaces they
+        # often exceed the limit already; with likely ones they seldom do.
         most_alive = None if level is Level.LIKELY else stop_above_bytes
         for planned, demanded, clock in self._distinct(level.up_to):
             if most_alive is not None and (live := planned.live_bytes(demanded)) > most_alive:
@@ -95,20 +96,20 @@ class StepOnCard:
     def runs_within(self, limit_bytes: int, level: Level = Level.HIGH) -> bool:
         """Whether the step completes within a memory limit, with retries and smaller plans allowed.
 
-        A step with a call that is refused runs under no limit.
+        A step with a call that PyTorch or a kernel refuses runs under no limit.
         """
         if self.refusal() is not None:
             return False
         return level.settles(p.replay_within(limit_bytes, level).completed for p in self.by_source)
 
     def verdict(self, budget_bytes: int | None, level: Level = Level.HIGH) -> Verdict:
-        """Verdict under a budget: fits without an allocator retry, runs thrashing, or fails."""
+        """Verdict under a budget: fits without allocator retries, completes with retries, or runs out."""
         if self.refusal() is not None:
             return Verdict.OOM
         if budget_bytes is None:
             return Verdict.FITS
         if self.step.lower_bound_bytes > budget_bytes:
-            return Verdict.OOM  # whatever its convolutions take, which costs more to find out
+            return Verdict.OOM  # without computing workspaces, which takes longer
         if self.reserved_bytes(level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM
@@ -189,7 +190,7 @@ class StepOnCard:
         """Candidate algorithms for each distinct convolution layer, with their workspaces.
 
         Args:
-            names: of the algorithms to choose from; without any, the candidates for a convolution plan.
+            names: names of the algorithms to choose from; if empty, the candidates for a convolution plan.
         """
 
         def under(conv_algo: str) -> tuple[Workspace, ...]:
@@ -212,7 +213,7 @@ class StepOnCard:
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
-        """Reserved peak in bytes with given convolution workspaces; scratch memory is that of a level."""
+        """Reserved peak in bytes with given workspaces of convolutions; other sizes are at `level`."""
         planned = self.by_first_source
         sizes = tuple(
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
@@ -224,7 +225,8 @@ class StepOnCard:
     def _typical(self) -> PlannedStep:
         """Step planned with the source whose likely reserved peak is the lower median.
 
-        Of several sources with that peak, the choice does not depend on their order.
+        Sources with equal reserved peaks are ordered by allocated peak and workspaces, so that the choice
+        does not depend on the order of the sources.
         """
         if len(self.by_source) == 1:
             return self.by_first_source

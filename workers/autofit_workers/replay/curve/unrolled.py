@@ -1,8 +1,9 @@
-"""Events of all passes of a generation, made by repeating the traced passes.
+"""Events of all passes of a text generation, made by repeating the last traced pass.
 
-An allocation that does not grow, is freed in its own pass and lies in the allocator's pool of small blocks
-gets the same block again in the next pass. Where all passes have too many events, such allocations are left
-out of all but the traced passes and the last.
+Generation runs the model once per new token; only the first passes are traced. An allocation that does not
+grow, is freed in its own pass and lies in the allocator's pool of small blocks gets the same block again in
+the next pass. If all passes have too many events, such allocations are left out of all but the traced passes
+and the last pass.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from autofit_workers.replay.allocator import ONE_STREAM, Streams
 from autofit_workers.replay.allocator.settings import SMALL_REQUEST_BYTES
 from autofit_workers.spec.trace import Allocation, Repetition, Trace
 
-_MOST_ALLOCATIONS = 200_000  # of which a replay takes about a second
+_MOST_ALLOCATIONS = 200_000  # a replay of so many takes about a second
 
 
 class Unrolled(NamedTuple):
-    """Events of all passes of a generation, and the bytes of each of their allocations."""
+    """Events of all passes of a text generation, and the bytes of each of their allocations."""
 
     events: Sequence[int]
     sizes: Sequence[int]
@@ -52,10 +53,10 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
 
 
 def unrolled_streams(trace: Trace) -> Streams:
-    """CUDA streams of the events of all passes of a generation, as `unrolled` returns them.
+    """CUDA streams of the events of all passes of a text generation, as `unrolled` returns them.
 
-    The host's waits in the passes that repeat the last one are left out: without them no
-    more memory comes back than with them, so that a peak is not too low.
+    The host's waits in the untraced passes are left out: memory then comes back no earlier than in the real
+    run, so that the peak is not too low.
     """
     found = Streams.of(trace.allocations, trace.host_waits)
     repetition = trace.repetition
@@ -66,7 +67,7 @@ def unrolled_streams(trace: Trace) -> Streams:
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:
-    """Allocation of the trace that allocation `number` of the unrolled events repeats."""
+    """Allocation of the trace for index `number` in the unrolled events, of which later ones repeat it."""
     total = len(trace.allocations)
     if number < total:
         return trace.allocations[number]
@@ -82,7 +83,9 @@ def _without_small(
     """Events of a pass without the small blocks that are allocated and freed within the pass.
 
     Args:
-        sizes, growth: of its allocations, which are numbered from `first` on.
+        template: events of the pass.
+        sizes, growth: bytes of each of the pass's allocations, and by how much it grows from pass to pass.
+        first: index of the pass's first allocation.
     """
     freed = {~event for event in template if event < 0}
     left_out = {

@@ -1,13 +1,14 @@
-"""Run whose batches differ in length: events for batches of any lengths, from the traced batches.
+"""Events of a training run with batches of any lengths, made from traced batches of other lengths.
 
     traced      model │ 311 │ 87 │ 902 │ 95 │ 411 │ 128      each pass of a batch up to the next one's
     warm-up     model │ 311 │ 87                             the first ones, which differ in their events
     period                       │ 902 │ 95 │ 411 │ 128      from here on the same events come again
     drawn       model │ 311 │ 87 │ 640 │ 77 │ 902 │ …        with the bytes that they have at other lengths
 
-An allocation's size is a polynomial of the second degree in the numbers in which batches differ: the numbers
-of its own batch, or of the next or the last one, which may have been fetched before. For calls that are sized
-at a replay, the dimensions are such polynomials.
+Batches differ in one or more numbers, such as their number of tokens. An allocation's size is a polynomial of
+the second degree in the numbers of its own batch, or of the next batch (which may be fetched early), or of
+the last one. If the size is computed at a replay, as that of a workspace, its dimensions are such
+polynomials.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from autofit_workers.spec.trace import Allocation, Lengths, Trace
 Numbers = tuple[int, ...]
 Demand = Callable[[Sequence[Call]], Sequence[int]]
 
-_SHIFTS = (0, 1, -1)  # an allocation's size is of its own batch, of the next one or of the last one
-_ERROR_DIGITS = 6  # beyond these, errors are those of arithmetic
-_MOST_PERIOD = 64  # batches that a step accumulates
-_MOST_WARM_UP = 0.5  # of what was traced
-_LEAST_ALIKE = 2  # batches that have the events of one before them
+_SHIFTS = (0, 1, -1)  # the size depends on the allocation's own batch, the next one or the last one
+_ERROR_DIGITS = 6  # differences of errors beyond these digits are due to rounding
+_MOST_PERIOD = 64  # most batches that one step accumulates
+_MOST_WARM_UP = 0.5  # largest share of the traced batches
+_LEAST_ALIKE = 2  # fewest batches whose events repeat those of an earlier batch
 
 
-# An event of a batch is a base and a number to add to it. Bases are by batch: the first is that of its own
-# allocations, the second that of frees of what was allocated before all batches, and then come those of frees
-# of its own allocations, of those of the batch before it, and so on.
+# An event is written as a base and an offset, so that batches with the same course have equal events. Base 0:
+# allocation of the batch itself; 1: free of an allocation from before all batches; 2 + k: free of an
+# allocation of the batch that is k batches older.
 _Event = tuple[int, int]
 _ALLOCATION, _FREE_OF_MODEL, _FREE = 0, 1, 2
 
@@ -45,9 +46,9 @@ class _Batch:
     """Events and allocations of one traced batch.
 
     Attributes:
-        events: as bases and numbers.
-        first: its first allocation in the trace.
-        num_allocations: of its own.
+        events: events of the batch, each as a base and an offset.
+        first: index of the batch's first allocation in the trace.
+        num_allocations: number of the batch's allocations.
     """
 
     events: tuple[_Event, ...]
@@ -59,10 +60,10 @@ class VaryingRun:
     """Events of a training run for batches of given lengths, from a trace of batches of other lengths.
 
     Args:
-        trace: of some batches of different lengths.
-        lengths: of the trace.
+        trace: trace of some batches of different lengths.
+        lengths: lengths of the trace's batches.
         sizes: bytes of each allocation of the trace.
-        demand: returns the bytes that calls take which a trace leaves to be sized.
+        demand: returns the workspace or scratch bytes of given calls.
         batches: the events of each of the traced batches.
         period: the number of batches after which the same events come again.
     """
@@ -87,7 +88,7 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """Makes the run from a trace; None if its events never repeat, it uses streams or lacks lengths."""
+        """Makes the run from a trace; None if its events never repeat, or it has streams or no lengths."""
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
         if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:
@@ -111,7 +112,7 @@ class VaryingRun:
     def drawn(self, order: Sequence[Numbers]) -> tuple[list[int], list[int]]:
         """Returns events and allocation sizes of a run whose batches have the lengths in `order`.
 
-        The model and the first batches, up to those that come again and again, are as they were traced.
+        Everything before the first batch, and the first batches, whose events do not repeat, stay as traced.
         """
         batches = self._batches
         num_warm = len(batches) - self.num_steady
@@ -159,7 +160,7 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """Distinct size functions by place in the period, and each allocation's index among the functions."""
+        """Distinct size functions and each allocation's index among them, by a batch's place in a period."""
         num_steady = self.num_steady
         first = len(self._batches) - num_steady
         return {
@@ -196,9 +197,9 @@ class _VaryingSize:
     """Size of an allocation as a function of the lengths of the batches around it.
 
     Attributes:
-        place: of the batch that decides the size, in `_SHIFTS`.
+        place: index in `_SHIFTS` of the batch that determines the size.
         of_numbers: bytes, or the call that they are computed from, as functions of that batch's numbers.
-        error: of these functions.
+        error: largest relative error of these functions at the traced batches.
     """
 
     place: int
@@ -214,7 +215,7 @@ class _VaryingSize:
 
 
 class _Recording:
-    """Fit that remembers the largest error of its results since `take_error` was last called."""
+    """Function that fits polynomials, and keeps the largest error of its results until `take_error`."""
 
     def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
         self._fit = fit
@@ -281,5 +282,5 @@ def _num_alike(batches: Sequence[_Batch], period: int) -> int:
 
 
 def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
-    """Lengths of a batch, the next and the previous one; beyond an end of the run those of its end."""
+    """Lengths of a batch, the next and the previous one; at an end of the run, that batch again."""
     return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)

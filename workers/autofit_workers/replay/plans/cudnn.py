@@ -151,8 +151,8 @@ class Cudnn:
     def plans(self, call: Convolution, device: Descriptor) -> tuple[Plan, ...]:
         """Plans that PyTorch would try for a convolution, in the order of trying; empty if cuDNN has none.
 
-        The plans of the heuristic come first, then those of the fallback list, both without plans that
-        round their inputs to another type, which PyTorch drops.
+        The plans of cuDNN's heuristic come first, then those of its fallback list. Plans that round their
+        inputs to another type are left out of both, as in PyTorch.
         """
         with contextlib.ExitStack() as owner:
             graph = self._graph(call, owner)
@@ -336,7 +336,7 @@ def strides_of(shape: Sequence[int], *, channels_last: bool) -> tuple[int, ...]:
 
 
 def _at_least_2d(call: Convolution) -> Convolution:
-    """Returns the call, a 1-D one as 2-D of height 1, as in PyTorch (`view1d_as_2d` of ConvUtils)."""
+    """Returns the call; makes a 1-D convolution 2-D with height 1, as PyTorch does (`view1d_as_2d`)."""
     if len(call.stride) > 1:
         return call
 

@@ -2,14 +2,12 @@
 
 cuDNN plans convolutions for an absent card from a JSON of its device properties ("Deviceless
 ahead-of-time compilation" in the documentation of its frontend, cuDNN 9.8 and later). Most properties are
-the same for all cards of an architecture and stand here; the rest are the card's own and come from the
-maker of the `DeviceProperties`.
+the same for all cards of an architecture and stand here; the rest are the card's own and are attributes of
+`DeviceProperties`, which `autofit.hardware.chips` makes.
 
 All of them are required, but the architecture alone seems to decide: with cuDNN 9.27, a quarter of the
 multiprocessors, a quarter of bus and cache, four fifths of the clocks or less shared memory changed
 neither the first two plans nor their workspaces of 48 convolutions, on each of sm_75, sm_80 and sm_86.
-
-The coordinator makes a `DeviceProperties` and hands it to a worker.
 """
 
 from __future__ import annotations

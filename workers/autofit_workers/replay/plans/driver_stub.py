@@ -1,8 +1,8 @@
 """Stub of `libcuda.so.1` for machines without NVIDIA's driver.
 
 cuDNN plans without a GPU, but one of its libraries is linked against the driver's library and is not loaded
-without it. The stub has the functions that are linked, each of which reports that there is no device;
-planning calls none of them.
+without it. The stub has the functions that cuDNN is linked against; each only reports that there is no
+device, and planning calls none of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Convolution plans by formula, where neither libcudnn nor a table of its answers is available.
 
-Planned by cuDNN 9.27, the first plan of a dense convolution in fp32 on an A100 is a tensor-core
-kernel that wants channels last: its workspace holds such copies of the input going forward, of
-both feature maps going backward; an H200 copies both in every pass. A T4 has no tensor cores for
-fp32 and needs none. Deep stacks of 3×3 layers were measured to need more (VGG-16 in GPUMemNet's
-table), about what non-fused Winograd comes to. Grouped and 1×1 convolutions often have plans
-without any workspace first.
+cuDNN 9.27's first plan for a dense convolution in fp32 on an A100 is a tensor-core kernel that needs its
+operands in channels last: its workspace holds copies in that layout, of the input in the forward pass, and of
+both feature maps in backward; on an H200 it holds both in every pass. A T4 has no tensor cores for fp32 and
+needs no copies. Deep stacks of 3×3 layers were measured to need more (VGG-16 in GPUMemNet's table), about as
+much as non-fused Winograd. The first plan of grouped and 1×1 convolutions often has no workspace.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class GridPlans(PassedOn):
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each convolution in cuDNN, interpolated if the first kernels of both neighbours are equal.
+        """Plans of each call, interpolated between two batch sizes whose first plans use the same kernel.
 
-        See `PlanSource`.
+        Other calls are queried at their own batch size. See `PlanSource`.
         """
         keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
@@ -66,7 +66,7 @@ def layer(call: Convolution) -> tuple[object, ...]:
 
 
 def neighbours(num_samples: int) -> tuple[int, int]:
-    """Nearest sizes below and above `num_samples` among 1, 2, 3, 4, 6, 8, 12, …; equal if it is one."""
+    """Nearest sizes below and above `num_samples` in 1, 2, 3, 4, 6, 8, 12, …; itself twice if it is one."""
     power = 1 << (num_samples.bit_length() - 1)
     middle = power + power // 2
     if num_samples in (power, middle):
@@ -96,7 +96,7 @@ def _interpolated(
     plans = []
     for plan in at_low:
         there = by_engine.get(plan.engine)
-        # A kernel that is missing at the larger size is taken to grow with the samples.
+        # The workspace of a kernel that has no plan at the larger size is assumed to grow with the samples.
         end = there.pop(0) if there else plan.workspace_bytes * high // low
         rise = (end - plan.workspace_bytes) * (num_samples - low)
         size = plan.workspace_bytes + -(-rise // (high - low))

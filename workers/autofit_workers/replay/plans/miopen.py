@@ -14,8 +14,9 @@ from autofit_workers.spec.work import Convolution
 class MiopenPlans:
     """`PlanSource` for AMD's cards that raises for any call, as MIOpen's plans are unknown.
 
-    MIOpen takes the solution that its database or a search finds best on the card; no table of their
-    workspaces is known, and none was measured. `autofit.predict.unpredictable` refuses such steps earlier.
+    MIOpen takes the solution that its database or a search on the card finds best; the workspaces of these
+    solutions are documented nowhere, and none was measured. `autofit.predict.unpredictable` refuses such
+    steps before this source is asked.
     """
 
     name: ClassVar[str] = "nothing is left to MIOpen"

@@ -27,11 +27,12 @@ from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.work import Convolution
 
 SCHEMA = "autofit.plans/2"
-# The rest is stored in percent of all tensors: for the first plan rounded up to a multiple of the former, for
-# the other plans to one of the latter. A rest of the first plan up to this is stored to the byte.
+# The rest is stored in percent of all tensors, as a multiple of `_FIRST_GRID` for the first plan and of
+# `_OTHERS_GRID` for the other plans. A rest of the first plan of up to `_EXACT_BYTES` is stored to the byte.
 _FIRST_GRID, _OTHERS_GRID = 2, 10
 _EXACT_BYTES = 1024**2
-# Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.
+# Multiples of input, output and weight, the most plausible first: mostly both feature maps are copied. A rest
+# makes a combination less plausible.
 _REST_PRICE = 20
 _SUMS = sorted(
     (a + b + c / 2 + abs(a - b) / 100, (a, b, c)) for a, b, c in itertools.product(range(5), repeat=3)
@@ -47,9 +48,9 @@ Features = tuple[int, ...]
 def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Subset of plans that any policy of `autofit_workers.replay.plans.workspace` could take.
 
-    The first plan of all, of those without tensor cores, of the deterministic ones and of those that are
-    both, in their order; then the smallest and the largest of all and the largest without tensor cores,
-    where those are others.
+    These are, in their order, the first plan of all, the first without tensor cores, the first deterministic
+    one and the first that is both; then, unless they are among these, the smallest and the largest plan of
+    all and the largest without tensor cores.
     """
     everything = range(len(plans))
     ieee = [index for index in everything if not plans[index].uses_tensor_cores]
@@ -78,8 +79,8 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
     """Encodes one plan, with its workspace as few copies of the call's tensors and a small remainder.
 
-    A rest up to `exact_bytes` is stored to the byte, and a larger one rounded up, because a workspace reuses
-    the segment that another one of the same copies left only if it is not larger.
+    With `exact_bytes` above 0, a rest up to that is stored to the byte and a larger one is rounded up: a
+    workspace that is rounded to less would seem to fit into a segment that is too small for it.
     """
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
@@ -175,7 +176,7 @@ class Kind:
 
 
 def likeness(key: str, other: str) -> tuple[bool, ...]:
-    """Similarity of two kinds' keys as a sort key; the words most telling about plans come first."""
+    """Similarity of two kinds as a sort key, from their keys; the properties that matter most come first."""
     conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
     return (dtype, layout, conv_pass, *shape)
 
@@ -258,10 +259,10 @@ class Neighbours:
 
 
 class _Places:
-    """Positions of calls for nearest-neighbour search, shared by the tables with equal calls, as most are.
+    """Positions of calls for nearest-neighbour search; plan tables with equal calls share them.
 
     Attributes:
-        nearest: returns the features of the known call that is nearest to another; remembered.
+        nearest: returns the features of the known call that is nearest to another call; cached.
     """
 
     def __init__(self, known: tuple[Features, ...], vector_channels: int) -> None:
@@ -295,7 +296,7 @@ class _Places:
         return found
 
     def _bound(self, of: Features, here: _Position) -> float:
-        """Upper bound of the distance to search: that to the call's layer at other samples, or infinity."""
+        """Upper bound of the distance to search: to the same layer with other samples, else infinity."""
         sizes = self._samples.get(of[1:], ())
         positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
         near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
@@ -356,7 +357,7 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """Calls in the table of the kind that is most similar to a missing kind.
+        """Calls of the most similar kind in the table, for a kind that the table lacks.
 
         Raises:
             ValueError: the table is empty.

@@ -59,7 +59,8 @@ def workspace(
         return needed
     within = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
     capped = _taken(within, policy, knows_the_order=knows_the_order)
-    # A cap is promised for cuDNN's older interface; whether plans keep to it is unknown (`cudnn_capped`).
+    # cuDNN documents a cap for its older interface only; whether plans keep to it is unknown
+    # (`cudnn_capped`).
     return dataclasses.replace(needed, low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
 
 
@@ -78,8 +79,8 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
 def samples_at_once(call: Convolution) -> int:
     """Number of samples that cuDNN runs at once: it splits a batch into pieces of up to 2^31 elements.
 
-    Plans take their workspaces for one piece: asked without a GPU, cuDNN 9.8, 9.10 and 9.20 want no more
-    for any larger batch (but for 0.02 % that some kernels take a piece), in float32 and float16, all passes
+    A plan's workspace is for one piece: queried without a GPU, cuDNN 9.8, 9.10 and 9.20 need no more for any
+    larger batch (but for 0.02 % that some kernels take for each piece), in float32 and float16, in all passes
     and both layouts, on compute capabilities 8.0, 8.6, 9.0 and 12.0.
     """
     elements_of_one = max(math.prod(call.input_shape[1:]), math.prod(call.output_shape[1:]))
@@ -129,9 +130,9 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """Whether PyTorch gives a depthwise call to cuDNN: in channels last always, else some in float16.
+    """Whether PyTorch runs a depthwise call by cuDNN: always in channels last, else some in float16.
 
-    `use_cudnn_depthwise` of Convolution.cpp: in float16, 1-D and 2-D ones alone.
+    In float16, only 1-D and 2-D ones; `use_cudnn_depthwise` of Convolution.cpp.
     """
     if call.channels_last:
         return True

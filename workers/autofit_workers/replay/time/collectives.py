@@ -153,7 +153,7 @@ class Network:
         """Seconds of a collective, without the launch of its kernel.
 
         Args:
-            num_bytes: see `exchanged_bytes`.
+            num_bytes: bytes as `exchanged_bytes` counts them.
         """
         n = group.num_ranks
         if n < 2:

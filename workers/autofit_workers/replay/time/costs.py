@@ -16,7 +16,7 @@ from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, Work
 # Share of the last cache in which a kernel finds what was written before it: A40, A100 and H100 save the
 # traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
 _KEPT_IN_CACHE = 0.25
-_LEAST_TIMED_BYTES = 250_000  # of an all-reduce: the rows of residuals.toml have at least as many
+_LEAST_TIMED_BYTES = 250_000  # fewest bytes of the measured all-reduces behind residuals.toml
 _USUAL_TAPS = 9
 
 
@@ -25,7 +25,7 @@ class OperatorCosts(Protocol):
 
     Attributes:
         is_synchronous: whether the host waits for each operator.
-        slowdown: time of operators while a collective runs beside them, over their time alone.
+        slowdown: factor by which operators take longer while a collective runs beside them.
     """
 
     is_synchronous: bool
@@ -50,8 +50,8 @@ class Costs:
         network: links to other devices; None for a device by itself.
 
     Attributes:
-        network: the argument of that name.
-        slowdown: time of kernels while a collective runs beside them, over their time alone.
+        network: as given.
+        slowdown: factor by which kernels take longer while a collective runs beside them.
     """
 
     is_synchronous = False
@@ -98,7 +98,7 @@ class Costs:
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel, moved to class `ALL_REDUCE` if real all-reduces were timed over its links."""
+        """Returns the kernel; in class `ALL_REDUCE` if real all-reduces were timed over the same links."""
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel

@@ -1,13 +1,13 @@
 """Confidence of a predicted step time, from past errors by class of kernels and by card.
 
-The error of a class of kernels is the same for all of its kernels, and independent of other classes: each
-counts by its share of the step's time. The error of a card comes on top of all of them.
+All kernels of a class are assumed to have the same error, independent of other classes, so each class counts
+by its share of the step's time. The error of a card is added to the sum over classes.
 
     sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
              + sigma of the card²
 
-Collectives are hidden behind other kernels as long as they are fast enough, so their error is the time by
-which the step gets longer if each of them takes longer by its own error.
+Collectives that are fast enough are hidden behind other kernels, so their error counts as the time by which
+the step gets longer if each collective takes longer by the error of its class.
 
 Errors are factors, so an interval is likely · exp(± z · sigma).
 """
@@ -30,18 +30,18 @@ from autofit_workers.replay.time.tables import text_of
 
 SCHEMA = "autofit.time-residuals/1"
 HOST = "host"
-_SHOWN_SHARE = 0.01  # of a step's time, above which a class without rows is named
+_SHOWN_SHARE = 0.01  # classes without measured runs are named from this share of a step's time on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """Spread of the errors of predicted times, for a class of kernels or a card.
 
-    num_rows: number of measured runs that `sigma` is from; 0 if it is assumed.
+    Attributes:
         sigma: standard deviation of log(measured / predicted).
-        lacks: for a card, the classes of kernels that none of its rows has.
-        sources: the tables of these runs.
-        lacks: of a card, the classes of kernels that none of its rows has.
+        num_rows: number of measured runs that `sigma` is from; 0 if it is assumed.
+        sources: names of the tables with these runs.
+        lacks: for a card, the classes of kernels that occur in none of its measured runs.
     """
 
     sigma: float
@@ -86,9 +86,9 @@ class TimeResiduals:
     Attributes:
         classes: residuals by class of kernels, and of `host`.
         cards: residuals by a card's name or architecture; they come on top of those of the classes.
-        class_sigma, card_sigma: sigma of a class, and of a card, without rows.
-        setting_sigma, other_sigma: sigma of a step that is scaled by a measured step of the same workload and
-            card, of the same knob setting or of another.
+        class_sigma, card_sigma: sigma assumed for a class, and for a card, without measured runs.
+        setting_sigma, other_sigma: sigma of a predicted time that is scaled by measured steps of the same
+            workload on the same card: of the same knob setting, or of another one.
         least_share, most_sigma: least known share and largest sigma with which answers state seconds.
     """
 

@@ -60,15 +60,15 @@ class Kernel:
     """One GPU kernel, or several alike in a row, with class, bytes and matrix product.
 
     Attributes:
-        kind: its class.
+        kind: class of the kernel.
         moved_bytes: bytes that it reads and writes.
         dtype: data type of its arithmetic; `tf32` if tensor cores make products of float32.
         product: the matrix product that it computes, if any.
         variant: pass, layout or the like, for kernels of a class that have constants of their own.
         copied_bytes: bytes read and written before it to bring its operands into another order.
-        num_launches: number of kernels that the host launches for it.
-        group: ranks of a collective, whose `variant` is its `Exchange` and whose `moved_bytes` are those of
-            `exchanged_bytes`.
+        num_launches: number of kernels that the host launches, if several alike count as one `Kernel`.
+        group: ranks of a collective; its `variant` is then the `Exchange`, and its `moved_bytes` are those of
+            `exchanged_bytes`. None for all other kernels.
     """
 
     kind: KernelClass
@@ -85,8 +85,8 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
     """GPU kernels that an operator runs, with their bytes and products.
 
     Args:
-        allow_tf32: whether tensor cores may make products of float32 matrices, …
-        conv_tf32: … and those of its convolutions.
+        allow_tf32: whether tensor cores may compute products of float32 matrices, in TF32.
+        conv_tf32: whether tensor cores may compute float32 convolutions, in TF32.
     """
     if work.convolutions:
         return _convolutions(work, allow_tf32=conv_tf32)

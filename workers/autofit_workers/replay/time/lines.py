@@ -1,7 +1,7 @@
 """Work of a step's operators at any batch size, from traces at several; dimensions are lines in the batch.
 
-Calls whose dimensions follow the same lines have equal work at every size, so it is made once for all of
-them. Where traces differ in more than such dimensions, the work is known at the traced sizes only.
+Calls whose dimensions follow the same lines have equal work at every batch size, so their `Work` is made
+once. If the traces differ in more than such dimensions, the work is known at the traced batch sizes only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class BatchDependentWorkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Repetition of a generation's last calls in passes that were not traced.
+    """Repetition of a text generation's last traced pass in the passes that were not traced.
 
-    The work grows by the same amount from each pass to the next.
+    Each pass makes one token; its work grows by the same amount from pass to pass.
 
     Attributes:
         num_calls: calls of a pass. The last calls of a step are those of its last pass, and those before them
@@ -68,7 +68,7 @@ class StepWork:
         host_waits: indices of the calls before which the host waits until the device has done all its work
             so far; the number of calls for a wait after the last of them.
         event_waits: waits of the host for one call and those before it on its stream.
-        repeated: passes of a generation that were not traced; None for other steps.
+        repeated: untraced passes of a text generation; None for other steps.
     """
 
     calls: tuple[WorkCall, ...]
@@ -86,7 +86,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLines:
-    """Operators' work in a step at any batch size; from a single trace, at that trace's size alone.
+    """Operators of a step at any batch size; from a single trace, at that trace's batch size only.
 
     Attributes:
         course: the step at the first trace's batch size; other sizes have the same calls in the same order.
@@ -126,7 +126,7 @@ class WorkLines:
         return cls(course=steps[0], works=works, number_of=number_of, only_batch_size=only)
 
     def at(self, batch_size: int) -> StepWork:
-        """Operators' work in the step at a batch size."""
+        """Operators of the step, with their inputs and outputs, at a batch size."""
         assert self.only_batch_size in (None, batch_size)
         works = [lines.at(batch_size) for lines in self.works]
         calls = [
@@ -137,7 +137,7 @@ class WorkLines:
 
 
 def work_of(trace: Trace) -> StepWork:
-    """Operators' work in the last step of a trace, at the trace's batch size."""
+    """Operators of the last step of a trace, with their inputs and outputs, at the trace's batch size."""
     start, stop = last_step(trace.marks, len(trace.events))
     positions = [call.position for call in trace.work]
     in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
@@ -254,7 +254,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
 
 
 def _kind(call: WorkCall) -> tuple[object, ...]:
-    """Key of an operator call, equal for calls that differ in dimensions alone."""
+    """Key of an operator call, equal for calls that differ only in the dimensions of tensors."""
     work = call.work
     operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
     of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group

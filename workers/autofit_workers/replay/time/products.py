@@ -65,7 +65,7 @@ def product_seconds(
     """Seconds of a matrix product's arithmetic, with the fastest tile and the fastest split of the sum.
 
     Args:
-        flops: FLOP per second of the whole device.
+        flops: FLOP per second of the whole device at its peak.
         num_units: number of multiprocessors.
         bandwidth: bytes per second of the memory, for the partial sums of a split.
         tiles: sizes of the tiles that the library has kernels for.

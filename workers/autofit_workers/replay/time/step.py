@@ -4,9 +4,9 @@
     stream 0       └kernel┘└kernel┘    └kernel┘  ▲               └kernel┘
     stream 1                      └────collective┴──┘
 
-A kernel begins once it is launched, the kernel before it on its stream is done, and so are the calls that
-its stream waits for. Kernels take turns on the device, whatever their streams; collectives run beside them,
-and a kernel meanwhile has fewer multiprocessors (`Link.units`).
+A kernel begins as soon as it is launched, the kernel before it on its stream is done, and the calls that its
+stream waits for are done. Kernels run one at a time, even on different streams; collectives run beside them
+and take multiprocessors from them (`Link.units`).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def clocked(
         in_backward: whether the autograd engine makes a call, for each call.
         costs: costs of operators on the device.
         host_waits, event_waits: see `StepWork`.
-        convolution_cost: seconds of convolutions by their algorithm, over those by cuDNN's choice.
-        exchange_cost: seconds of collectives, over those in `costs`.
+        convolution_cost: factor on the seconds of convolutions, for an algorithm other than cuDNN's choice.
+        exchange_cost: factor on the seconds of collectives.
     """
     host = costs.host
     now = host.step
@@ -131,9 +131,10 @@ def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1
 
 
 def step_seconds(step: StepWork, clock: StepClock) -> float:
-    """Seconds of a step, including the passes of a generation that were not traced.
+    """Seconds of a step, including the passes of a text generation that were not traced.
 
     Args:
+        step: work of the step, which knows how often its last pass repeats.
         clock: times of the traced part.
     """
     if step.repeated is None:

@@ -1,8 +1,8 @@
 """Disables the batch-size searches of Lightning and Ultralytics in a script, and reports Accelerate's.
 
-Such a search tries sizes until the card's memory is exhausted. A fake GPU's memory never is, and
-a trial ends within its first steps, so the answer would be about the search's first size. Therefore the
-search is skipped, the script trains with its own batch size, and the answer says so.
+Such a search tries sizes until the card's memory is exhausted. The memory of a fake GPU never is, and a trial
+ends within its first steps, so that the result would be for the first size of the search. Therefore the
+search is skipped, the script trains with its own batch size, and a note in the result says so.
 """
 
 from __future__ import annotations

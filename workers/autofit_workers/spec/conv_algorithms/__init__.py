@@ -62,7 +62,7 @@ _WITH_NUMBER: dict[str, Callable[[int], ConvAlgorithm]] = {
     "im2col-chunked": im2col_chunked.algorithm,
     "chunked": chunked.algorithm,
 }
-# Number of an algorithm that takes one, where the user gives none, as in `all`.
+# Default numbers of the algorithms that take one, for choices that name no number, such as `all`.
 _NUMBERS = {"cudnn-capped": 256, "im2col-chunked": 4096, "chunked": 8}
 
 

@@ -1,9 +1,10 @@
 """cuDNN asked to keep its workspaces within a cap.
 
-The release notes of cuDNN 8.0.5 say that the variable limits what `cudnnConvolution…GetWorkspaceSize`
-returns. PyTorch asks for plans instead, and the plans that cuDNN 9.8 and 9.20 name for a card that is
-not there are the same with and without it. So a prediction takes the cap as likely, and cuDNN's own
-choice as the high end; a measured trial sets the variable.
+The release notes of cuDNN 8.0.5 say that the environment variable `CUDNN_CONV_WSCAP_DBG` limits the result of
+`cudnnConvolution…GetWorkspaceSize`. PyTorch asks for plans instead, and the plans that cuDNN 9.8 and 9.20
+return for an absent card are the same with and without the variable. So a prediction takes the capped
+workspace as the likely one, and that of cuDNN's own choice as the high end; a measured trial sets the
+variable.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Fft(Rewrite):
     def own_bytes(self, call: Convolution) -> int:
         """Peak bytes of the spectra; the textbook has 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
 
-        The peak is higher as `torch.fft` copies: the inverse transform works in copies of the spectra.
+        The peak is higher than in the textbook, because the inverse transform of `torch.fft` copies spectra.
         """
         return peak(self._changes(call))
 

@@ -29,8 +29,8 @@ class ChunkedIm2col(Rewrite):
     def own_bytes(self, call: Convolution) -> int:
         """Bytes of the columns, C·filter·pixels elements, and of one padded image.
 
-        They do not depend on the batch. The input's gradient is a convolution of the output's: with K for C,
-        mirrored filters, and one image with zeros put in for strides.
+        The bytes do not depend on the batch size. The gradient of the input is itself a convolution of the
+        output's gradient: with K in place of C, mirrored filters, and zeros between pixels for strides.
         """
         filter_size = math.prod(call.weight_shape[2:])
         if call.conv_pass is ConvPass.DGRAD:

@@ -17,8 +17,8 @@ class Tiling:
     """Tiles of the dense output of a convolution, all of one size.
 
     Attributes:
-        sides: output pixels of a tile, in each dimension a multiple of the stride unless it is the only one.
-        lengths: lengths of the transforms, which hold a tile and the margin that the filters see around it.
+        sides: output pixels of a tile in each dimension, a multiple of the stride if there are several tiles.
+        lengths: lengths of the transforms, which hold a tile and the margin that the filters read around it.
         corners: the first output pixel of every tile.
     """
 

@@ -16,7 +16,7 @@ from autofit_workers.spec.knobs.knob import Knob, Part, or_none
 
 Option = bool | int | float | str | list[Any] | dict[str, Any]
 
-# Methods that peft has as an option of another one, under the names of their papers.
+# Methods, by the names of their papers, that peft offers as options of another method.
 VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
     "dora": ("lora", {"use_dora": True}),
     "rslora": ("lora", {"use_rslora": True}),
@@ -136,7 +136,7 @@ def _written(option: Option) -> str:
     return ",".join(map(_written, option)) if isinstance(option, list) else str(option)
 
 
-# LoRA beside every linear layer, at the rank of peft's own examples.
+# Adapter that `--what-if` tries: LoRA beside every linear layer, at the rank of peft's own examples.
 USUAL = "lora:r=16,targets=all-linear"
 _TRAINED = 0.02  # share of the weights that adapters of usual ranks train
 

@@ -1,9 +1,9 @@
 """The knob `attention`: which attention kernels a step takes.
 
 PyTorch's kernels concern `torch.nn.functional.scaled_dot_product_attention`, and with it
-`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and the `sdpa` attention of transformers. A model that
-multiplies its scores itself is not touched. The other values are implementations that a model of
-transformers is told to take (`autofit_workers.apply.attention`).
+`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and the `sdpa` attention of transformers. They have no
+effect on a model that computes attention by its own matrix products. The other values are implementations
+that a model of transformers is told to take (`autofit_workers.apply.attention`).
 """
 
 from __future__ import annotations

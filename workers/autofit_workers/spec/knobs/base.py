@@ -79,7 +79,7 @@ _LEFT = {"fp32": 1.0, "fp16": 0.5, "bf16": 0.5, "nf4": 0.2, "nf4-dq": 0.2, "fp4"
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of the weights' float32 bytes that a knob's value leaves; embeddings and heads stay whole."""
+    """Rough share of the weights' bytes in float32 that is left; embeddings and heads are not quantized."""
     return {} if value is None else {Part.WEIGHTS: _LEFT.get(value.partition("-torchao")[0], 0.3)}
 
 

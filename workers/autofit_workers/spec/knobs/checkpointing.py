@@ -8,7 +8,7 @@ CHECKPOINTINGS = ("none", "blocks", "blocks-reentrant", "selective")
 CHECKPOINTINGS_WITH_NUMBER = {"every": "blocks", "selective": "percent"}
 CHECKPOINTING_NAMES = (*CHECKPOINTINGS, *(f"{kind}:N" for kind in CHECKPOINTINGS_WITH_NUMBER))
 _ALL_RECOMPUTED = 3
-_LEFT = {"none": 1.0, "selective": 0.5}  # of activations; the other kinds keep the inputs of blocks
+_LEFT = {"none": 1.0, "selective": 0.5}  # share of activations that is kept; other kinds keep block inputs
 _INPUTS_LEFT = 0.2
 
 

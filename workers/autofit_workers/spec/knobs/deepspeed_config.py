@@ -10,10 +10,10 @@ from typing import Any
 from autofit_workers.spec.knobs.setting import Knobs
 from autofit_workers.spec.parallel_kinds import Zero
 
-# Both mixed precisions keep float32 weights, of the rank's own part only, beside those of the computation.
+# Both mixed precisions keep a rank's own part of the weights in float32, beside the weights to compute with.
 PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "amp-bf16": {"bf16": {"enabled": True}},
-    # With DeepSpeed's own scale the first steps of many models overflow, and leave the optimizer out.
+    # With DeepSpeed's default loss scale, the first steps of many models overflow and skip the optimizer.
     "amp-fp16": {"fp16": {"enabled": True, "initial_scale_power": 0}},
     "bf16": {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
 }
@@ -40,7 +40,7 @@ def deepspeed_config(
         "zero_allow_untested_optimizer": True,
         **{name: dict(section) for name, section in PRECISION_SECTIONS.get(knobs.precision, {}).items()},
     }
-    if zero.offloads:  # other optimizers than DeepSpeed's own step on the CPU too
+    if zero.offloads:  # lets optimizers of other libraries step on the CPU too
         config["zero_force_ds_cpu_optimizer"] = False
     if knobs.clip_grad_norm is not None:
         config["gradient_clipping"] = knobs.clip_grad_norm

@@ -11,8 +11,8 @@ from typing import Any
 # A value that a user typed or a file holds → the value as `Knobs` has it; raises `ValueError`, saying what
 # was expected.
 Read = Callable[[Any], Any]
-# A value and the card's compute capability (80 for sm_80; None on the CPU and on AMD's cards) → its place in
-# the order of costs; None where that is not known.
+# A value and the card's compute capability (80 for sm_80; None on the CPU and on AMD's cards) → the value's
+# place in the order of costs; None if that is unknown.
 CostOf = Callable[[Any, int | None], float | None]
 # A value and a kind of device (`cuda`, `cpu`); raises `UnsupportedError` where the value has no effect.
 Require = Callable[[Any, str], None]
@@ -31,8 +31,8 @@ class Part(StrEnum):
     TEMPORARIES = "temporaries"
 
 
-# A value → about what share of each part of memory is left with it; 1 for parts that are missing. The shares
-# decide which knob settings are tried first, never the answer.
+# A value → rough share of each part of memory that is left with it; 1 for parts that are not in the mapping.
+# The shares only decide which knob settings are tried first.
 Leaves = Callable[[Any], Mapping[Part, float]]
 
 
@@ -43,7 +43,7 @@ class Cost:
     Attributes:
         rank: knobs of a lower rank are compared first.
         of: place of a value in the order, by value and card.
-        names_fast_kernels: whether a setting without a known cost is the last to be chosen.
+        names_fast_kernels: whether a setting whose cost is unknown for this knob is chosen last.
     """
 
     rank: int
@@ -59,8 +59,7 @@ def _as_it_is(value: Any) -> Any:
 class Knob:
     """Knob: training option that may be varied beside the batch size, such as the precision.
 
-    Each knob has a file of its own. A field of that name in `Knobs` holds its value; everything else that
-    autofit has to know of it stands here.
+    Each knob has a file of its own, with one `Knob` in it. The field of its name in `Knobs` holds a value.
 
     Attributes:
         name: the field of `Knobs`; the option has `-` for `_`.
@@ -77,10 +76,11 @@ class Knob:
         is_switch: whether its option takes no value.
         is_common: whether the short help shows its option.
         of_training: whether it has no effect without gradients.
-        choice: name that alternative knobs share, of which only one may be given.
-        levers: values that `--what-if` tries.
-        degrees: degree of those levers that go further than others, such as 4 bits than 8.
-        leaves: rough share of a step's parts that is left, by value; None if only a trace tells.
+        choice: name that alternative knobs share, of which a user may give only one.
+        levers: values that `--what-if` tries to save memory.
+        degrees: for levers that differ only in how far they go, such as 8 and 4 bits, a number that orders
+            them.
+        leaves: rough share of a step's parts that is left, by value; None if only a trace can tell.
         never_saving: levers that take at least as much memory as any other value.
         words, phrase: names of values in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part

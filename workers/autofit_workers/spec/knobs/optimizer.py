@@ -67,7 +67,7 @@ NAMED: dict[str, NamedOptimizer] = {
     # RMSprop has no fused kernel, and that of Adagrad is for the CPU alone (torch/optim/adagrad.py).
     "rmsprop": NamedOptimizer(path="torch.optim.RMSprop", implementations=_WITHOUT_FUSED, states=1.0),
     "adagrad": NamedOptimizer(path="torch.optim.Adagrad", implementations=_WITHOUT_FUSED, states=1.0),
-    # Its states for a matrix are one row and one column.
+    # For a matrix it keeps one row and one column as states.
     "adafactor": NamedOptimizer(path="torch.optim.Adafactor", implementations=_WITHOUT_FUSED, states=0.01),
     # "Other parameters, such as bias, and embedding, should be optimized by a standard method such as AdamW"
     # (documentation of torch.optim.Muon).
@@ -129,7 +129,7 @@ KNOB = Knob(
     is_searchable=True,
     is_common=True,
     of_training=True,
-    # The most states first, as these are nearest to optimizers that keep two.
+    # Those with the most states come first, because they are closest to optimizers that keep two.
     levers=tuple(
         sorted(
             (name for name, named in NAMED.items() if named.states <= _FEW_STATES),

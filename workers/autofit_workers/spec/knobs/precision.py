@@ -31,9 +31,9 @@ def _leaves(value: str) -> dict[Part, float]:
 
 
 def _cost(value: str, capability: int | None) -> float | None:
-    """Rank of a precision by its cost on a card; None on the CPU or if unknown.
+    """Place of a precision in the order of step times on a card; None on the CPU or if unknown.
 
-    On the CPU oneDNN and vector units decide, which differ too much.
+    On the CPU, costs depend on oneDNN and on the vector units, which differ too much from machine to machine.
     """
     if capability is None:
         return None

@@ -104,7 +104,7 @@ class Knobs:
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
-        seq_len: the size of a sample; None for the workload's own. In mode generate, of a prompt.
+        seq_len: the size of a sample, in mode generate of a prompt; None for the workload's own size.
         kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs beside attention.
         loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
             entropy; `full` of all logits, as it does itself.
@@ -200,7 +200,7 @@ class Knobs:
         return num_own * self.num_batches(batch_size) * batch_size
 
     def num_passes(self, batch_size: int) -> int:
-        """Number of passes that a trial runs: at most two, as every further one repeats the second."""
+        """Number of batches that a trial's step accumulates: at most two, as later ones repeat the second."""
         return min(_MAX_PASSES, self.num_batches(batch_size))
 
     def for_passes(self, num_passes: int) -> Self:

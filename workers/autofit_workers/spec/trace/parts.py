@@ -47,8 +47,8 @@ class Scratch:
     element_bytes: int
 
 
-# Operator names of allocations of which only a span of sizes is known, whatever the card: memory taken past
-# PyTorch's allocator, which may be the host's instead; temporaries of an optimizer's compiled step; scratch
+# Operator names of allocations whose size is known only as a range on every card: managed memory, which is
+# not from PyTorch's allocator and may lie on the host; temporaries of an optimizer's compiled step; scratch
 # memory of libraries for sparse tensors.
 MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
 CUSPARSE_BUFFER, SORT_BUFFER = "cusparse", "thrust::sort"
@@ -61,25 +61,26 @@ class Allocation:
     """Request of memory from the allocator.
 
     Attributes:
-        num_bytes: bytes requested; 0 if `convolution` or `scratch` decides.
+        num_bytes: bytes requested; 0 if they are computed from `convolution` or `scratch` at a replay.
         operator: the ATen operator that asked, or the part of the step outside any operator.
-        module: path of the `nn.Module` that ran it; in backward, of the one whose forward pass made the node.
+        module: path of the `nn.Module` that ran it; in backward, of the one whose forward pass made the
+            autograd node.
         source: innermost line of the user's code, `file:line:function`.
         correction: the name in `autofit_workers.replay.curve.corrections` of the correction that added it;
             empty for an operator's output.
         span_bytes: the low and the high end of `num_bytes` if that is an estimate of a library's request,
             each a linear function of the batch size; None if it is exact.
-        stack: the lines of Python that led to it, outermost first, each `file:line:function`, if stacks
-            were asked for; in backward those of the forward pass that made the node. Paths of PyTorch and
-            the standard library begin where these are installed.
-        name: its name in model and optimizer, if calls were asked for: `conv1.weight`, its gradient
-            `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
+        stack: lines of Python that led to it, outermost first, each `file:line:function`, in traces with
+            stacks; in backward those of the forward pass that made the autograd node. Paths of PyTorch and
+            the standard library are relative to where these are installed.
+        name: name of a parameter `conv1.weight`, of its gradient `conv1.weight.grad`, or of its optimizer
+            state `conv1.weight.exp_avg`, in traces with calls; empty for anything else.
         counted_shape: shape of the tensor that the operator counts in 32 bits, if that is not its result
             (`autofit_workers.tracing.recording.counted`); empty for most.
-        stream: the CUDA stream that was current, which the allocator keeps the block for; 0 is the default
-            one, the others are numbered by the recorder.
-        stream_uses: the other streams that `Tensor.record_stream` named while it lived. After its free the
-            block is handed out again only when each has done the work that it was given until then.
+        stream: number of the CUDA stream that was current, which the allocator keeps the block for; 0 is the
+            default stream, the recorder numbers the others.
+        stream_uses: other streams that `Tensor.record_stream` named for the block. After its free, the block
+            is handed out again only once each of them has done the work that it was given before the free.
     """
 
     num_bytes: int
@@ -171,7 +172,8 @@ class Call:
     Attributes:
         position: number of events before its own.
         inputs: numbers of the allocations that its tensor arguments lie in.
-        outputs: numbers of those that its results lie in; an input's for a view or a result in place.
+        outputs: numbers of the allocations that its results lie in; for a view or a result in place that of
+            an input.
         is_elementwise: whether each element of the result depends only on the elements at its place.
         name: name that Python code bound the result to; empty for a temporary without one.
     """
@@ -186,7 +188,7 @@ class Call:
 
 
 class BatchSource(StrEnum):
-    """Source from which the size of a batch is known, such as a data loader."""
+    """Way in which the size of a batch was found out, such as from a data loader."""
 
     DATA_LOADER = "data_loader"  # the samples that its data loader collates
     MODEL_INPUT = "model_input"  # the rows that its model is trained on
@@ -224,7 +226,7 @@ class Assumption:
 
     Attributes:
         site: the user's line, `file:line:function`.
-        what: name of what has the size.
+        what: what has that size, in words.
         size: the size that was assumed, in elements.
         largest: the largest possible size; None if nothing limits it.
     """
@@ -241,7 +243,7 @@ class SampleSize:
 
     Attributes:
         size: tokens, pixels of a side or the like; None if only the workload knows.
-        multiple: distance between sizes for which all roundings are alike.
+        multiple: distance between sizes that all operators round alike, such as 64 tokens.
         longest: the largest size that the model was made for; None if nothing limits it.
     """
 
@@ -316,17 +318,19 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
-    """Wait of the host until a stream had done its work.
+    """Wait of the host until a CUDA stream, or all streams, had done their work.
 
-    Only blocks that wait for `Allocation.stream_uses` depend on it. `Tensor.item`, `Stream.synchronize` and
-    `torch.cuda.synchronize` wait for all work, `Event.synchronize` for the work before the event. If the
-    stream itself had waited for others, their work is done too: each has a wait of its own.
+    It matters only for freed blocks that the streams in `Allocation.stream_uses` may still use.
+    `Tensor.item`, `Stream.synchronize` and `torch.cuda.synchronize` wait for all work, `Event.synchronize`
+    for the work before the event. If the stream itself had waited for other streams, their work is done too,
+    and the trace has a `HostWait` for each of them.
 
     Attributes:
         position: number of events before it.
         stream: number of the stream; None for all streams.
-        up_to: work issued before this many events is done; at most `position`.
-        releases: whether cached memory is then given back, as `torch.cuda.empty_cache` does.
+        up_to: number of events whose work is done after the wait, and that of all earlier ones; at most
+            `position`.
+        releases: whether cached memory is released after the wait, as `torch.cuda.empty_cache` does.
     """
 
     position: int
@@ -337,15 +341,16 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Passes after the end of a trace's events that repeat its last pass.
+    """Untraced passes of a text generation, which repeat the last traced pass after the end of the events.
 
-    Each pass is larger than the one before it by the same amount as the last traced pass.
+    From pass to pass, each allocation grows by as many bytes as from the last but one traced pass to the
+    last.
 
     Attributes:
-        start: position in the events where the last pass begins; it ends with them.
-        num_allocations: allocations of a pass. The last ones of a trace are its last pass's, those before
-            them those of the pass before.
-        times: number of the further passes.
+        start: position in the events where the last traced pass begins; it ends with the last event.
+        num_allocations: number of allocations in a pass. The last ones of a trace belong to its last pass, as
+            many before them to the pass before.
+        times: number of the untraced passes.
     """
 
     start: int

@@ -18,7 +18,7 @@ _CATEGORIES = {category.value: category for category in Category}  # quicker tha
 
 
 class Table(Generic[_Value]):
-    """Table of distinct values, so that names and convolutions that repeat are written once."""
+    """List of distinct values with their indices, so that a repeated name or convolution is written once."""
 
     def __init__(self) -> None:
         self._indices: dict[_Value, int] = {}
@@ -137,7 +137,7 @@ def _scratch(row: list[Any], strings: Sequence[str]) -> Scratch:
 
 
 class _StackTable:
-    """Table of stacks as a tree: a row has the innermost line and the row of its caller's stack."""
+    """Distinct stacks as a tree: each row has a stack's innermost line and the row of its caller's stack."""
 
     def __init__(self, strings: Table[str]) -> None:
         self._strings = strings

@@ -10,12 +10,12 @@ class Seen:
     """Part of a script's or workload's run that a trace covers: its steps, loops and phases.
 
     Attributes:
-        step_ends: positions in the events at which a step had ended, of the optimizer with the most steps,
-            until the loops of a script were cut short.
-        num_run_steps: number of steps of the whole run; None if its loops do not say.
-        is_to_end: whether the code after the steps was run too, as far as the workload goes by itself.
+        step_ends: positions in the events at which steps ended, for the optimizer with the most steps;
+            without steps after the script's loops were cut short.
+        num_run_steps: number of steps of the whole run; None if its loops do not tell.
+        is_to_end: whether the code after the steps was run too, up to where the workload ends by itself.
         keepers: pairs of a line that allocates growing memory and the line that keeps it, if known.
-        unseen: phases that its code names, or may have, but that were not seen: `evaluation`, `checkpoint`.
+        unseen: phases that the code names, or may have, but that were not traced: `evaluation`, `checkpoint`.
     """
 
     step_ends: tuple[int, ...] = ()
@@ -30,13 +30,13 @@ class Lengths:
     """Sizes of batches that differ from step to step.
 
     Attributes:
-        starts: positions in the events at which a model was given each batch that was trained on.
+        starts: positions in the events at which the model was given each batch that it was trained on.
         numbers: for each of these batches, the numbers in which batches differ.
-        shapes: for each of them, and for the batches after them, the shape in which they differ.
-        numbers_coming: numbers of the batches that the data loader gave and that were not trained on, in
+        shapes: for each of these batches, and for the later ones of the data loader, the shape that differs.
+        numbers_coming: numbers of the batches that the data loader gave but that were not trained on, in
             their order.
-        is_read: whether a data loader gave them, so that all its batches are like these.
-        is_shuffled: whether another epoch may have another order.
+        is_read: whether the lengths are from a data loader, whose other batches are like these.
+        is_shuffled: whether another epoch may have another order of batches.
     """
 
     starts: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Trace artifact: every allocation and free of a few steps, in order, with its provenance.
 
-The peak curve and the views are made from it. It needs the standard library only, is versioned, and has
-a canonical form, so that its digest names it.
+Peak curves and the views of a prediction are made from it. The module needs the standard library only. A
+trace's document has a version and a canonical form, so that its digest identifies it.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ class Trace:
             `step 1 backward`, `step 1 optimizer`, …
         batch_kind: `typical` or `worst` if the workload makes both; None if it makes one kind.
         batch_count: source of its batch's size.
-        num_ranks: number of ranks, of which the step is one's; 1 for a single process.
-        parallel: how the ranks share the work, `fsdp:8`, or `script:8` as their script has it; empty with
-            `DistributedDataParallel`.
-        rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
-        alike_ranks: kinds of ranks; empty if all are alike, or if they were not asked for.
-        communicators: for a script's ranks, the size of each process group that exchanges anything.
+        num_ranks: number of ranks that train together, of which one was traced; 1 for a single process.
+        parallel: how the ranks share the work, such as `fsdp:8`, or `script:8` if their script decides it;
+            empty with `DistributedDataParallel`.
+        rank: rank that was traced; 0 with `DistributedDataParallel`, whose ranks are alike.
+        alike_ranks: groups of alike ranks; empty if all ranks are alike, or in traces without this list.
+        communicators: for a script's ranks, the number of ranks of each process group that exchanges data.
         versions: versions of torch and the recorder, which shaped the trace.
-        tensors: tensors of the first step's forward pass, in their order, if the list was asked for.
+        tensors: tensors of the first step's forward pass, in their order, if the spec has `with_tensors`.
         layers: calls of modules in that pass, in the order in which they ended.
-        calls: operators of all steps in their order, if they were asked for.
+        calls: operators of all steps in their order, if the spec has `with_calls`.
         assumptions: sizes in the trace that depend on values.
         model: the model as it was built; None if a script builds it.
         sample: size of the samples, for a workload that makes samples of any size.
         notes: further sentences on how the trace was made, for its reader.
-        repetition: passes of a generation that were not traced, one for each further token.
+        repetition: untraced passes of a text generation, one for each further token; None for other steps.
         host_waits: waits of the host, in the order of their positions.
-        work: work of the operators of its last step, in their order.
+        work: work of the operators of the last step, in their order.
         lengths: sizes of a script's batches if they differ; else None.
-        seen: part of the run that was traced; None in traces of earlier versions, and of a generation.
+        seen: part of the run that was traced; None in traces of earlier versions, and of a text generation.
     """
 
     workload: str
@@ -127,7 +127,7 @@ class Trace:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Number of ranks of each process group that exchanges anything."""
+        """Number of ranks of each process group that exchanges data."""
         return self.communicators if self.shares_as_script else Parallel.named(self.among_ranks).mesh
 
     @property

@@ -73,7 +73,7 @@ def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> No
 
 
 def _require_gradients_one_by_one(knobs: Knobs, setup: Setup) -> None:
-    """Raises `InapplicableError` if a gradient is needed after its parameter's step in backward."""
+    """Raises `InapplicableError` if knobs or ranks need gradients that the step in backward has freed."""
     reasons = {
         "--grad-accumulation and --global-batch": (
             knobs.accumulates,

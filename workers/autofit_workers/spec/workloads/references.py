@@ -49,7 +49,7 @@ def parse_reference(
     """Reference of the workload that a user's text names; imports no user code and no torch.
 
     Args:
-        text: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
+        text: a built-in's name, a library's model such as `timm:NAME`, `package.module:attribute` or
             `path/file.py:attribute`.
         input_shape: shape of one sample, if the attribute is an `nn.Module`; for a library's model the shape
             of an image, in place of the model's own.

@@ -1,8 +1,8 @@
-"""Tasks that `--task` names, as transformers' pipelines do, and the tables of their classes.
+"""Tasks that `--task` names, and transformers' mappings with the model classes for each.
 
-A table's name stands between `MODEL_FOR_` and `_MAPPING` in transformers' models/auto/modeling_auto.py; the
-task names are those of its pipelines/__init__.py, and for tasks without a pipeline those of Optimum's
-exporters/tasks.py. The command line offers the task names.
+A mapping is given by the part of its name between `MODEL_FOR_` and `_MAPPING` in transformers'
+models/auto/modeling_auto.py. The task names are those of its pipelines/__init__.py, and for tasks without a
+pipeline those of Optimum's exporters/tasks.py.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ TASK_NAMES = tuple(TASKS_BY_NAME)
 
 
 def names_of(table: str) -> tuple[str, ...]:
-    """Names of the tasks whose model classes are in transformers' table `table`."""
+    """Names of the tasks whose model classes are in transformers' `MODEL_FOR_{table}_MAPPING`."""
     return tuple(name for name, tables in TASKS_BY_NAME.items() if table in tables)

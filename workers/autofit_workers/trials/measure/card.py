@@ -64,8 +64,8 @@ class Occupancy:
         """Raises `BusyDeviceError` if the card's free memory is less than a budget and a CUDA context need.
 
         Raises:
-            BusyDeviceError: other processes hold memory that the trial needs; running out would say
-                nothing of the size.
+            BusyDeviceError: other processes hold memory that the trial needs, so that running out of memory
+                would not show that the budget is too small.
         """
         if budget_bytes is None or not self.is_busy:
             return

@@ -36,7 +36,8 @@ from autofit_workers.trials.measure.script import ScriptTrial
 from autofit_workers.trials.outcomes import evidence_sought, processor_name
 from autofit_workers.workload.workload import Workload, resolve
 
-# Usual steps in whose time one more has to end: the profiler slows it down, and the clock began earlier.
+# The additional profiled step is only taken if the deadline leaves time for as many usual steps: the profiler
+# slows a step down.
 _STEPS_OF_TIME = 3.0
 _START_SECONDS = 10.0
 

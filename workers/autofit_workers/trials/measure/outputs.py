@@ -26,7 +26,7 @@ from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.step import infer_step
 from autofit_workers.workload.workload import Workload, check_batch, resolve, tensors_of
 
-# Allowed difference of outputs, relative to the largest: sums in another order round differently.
+# Allowed difference of outputs, relative to the largest output: sums in another order round differently.
 _TOLERANCE = {torch.float64: 1e-10, torch.complex128: 1e-10, torch.float32: 1e-4, torch.complex64: 1e-4}
 _TOLERANCE_OF_HALF = 2e-2
 

@@ -48,7 +48,7 @@ class ScriptTrial:
         """Runs the training script until it has made the steps of the trial.
 
         Raises:
-            InvalidTrialError: the script made no steps, or another batch, or used no memory of the device.
+            InvalidTrialError: the script made no steps, ran another batch size, or used no device memory.
             Exception: see `run_script`.
         """
         spec, progress = self._spec, self._progress

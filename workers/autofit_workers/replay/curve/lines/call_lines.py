@@ -1,7 +1,7 @@
 """Shapes of calls whose memory is computed at a replay, as functions of the batch or sample size.
 
-A convolution's workspace, an operator's scratch memory and a library's estimated memory are no polynomials
-of the batch size; the dimensions that they are computed from are.
+The bytes of a convolution's workspace, of an operator's scratch memory and of a library's estimated memory
+are no polynomials of the batch size, but the dimensions that they are computed from are.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from autofit_workers.spec.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
-    """Functions of the dimensions that an allocation is computed from; None if traces hold its size.
+    """Fits functions to the dimensions that an allocation is sized by; None if the traces hold its size.
 
     Args:
-        fit: finds the line of a number.
-        column: the allocation in each trace.
+        fit: finds the function through a number's values in the traces.
+        column: one allocation of the step, in each of the traces.
 
     Raises:
         NotPolynomialError: a dimension is no polynomial.
@@ -40,7 +40,7 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
 class ConvolutionLines(Generic[F]):
     """Convolution whose dimensions are functions, such as lines in the batch size.
 
-    The filters' shape and the groups are lines too: a convolution whose filters depend on the
+    The filters' shape and the number of groups are functions too: a convolution with other filters for each
     sample folds the batch into the channels.
     """
 

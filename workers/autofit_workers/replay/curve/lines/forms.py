@@ -8,22 +8,25 @@ from itertools import pairwise
 from autofit_workers.replay.curve.lines.polynomials import Line, NotPolynomialError, line_through, value_at
 
 Point = tuple[int, int]
-# By the power of the batch size, 0 and 1: a polynomial of the step, constant upwards. A step is a size over
-# what sizes are multiples of.
+# Two polynomials of the step: the part that does not depend on the batch size, and the factor of the batch
+# size; coefficients from the constant upwards. A step is a sample size in units of its multiple (`multiple`
+# of `curves_by_size`).
 Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Forms:
     """Fits numbers by forms: lines in the batch size with polynomials in the sample size as coefficients.
 
-    The first so many steps of the smallest batches decide; every other point is checked.
+    The two smallest batch sizes with their `degree + 1` smallest steps determine the coefficients; all other
+    points are checked.
 
     Args:
-        points: batch size and step of each trace. With one batch size alone, numbers are known there.
-        degree: of the polynomials of the step.
+        points: batch size and step of each trace; a step is a sample size in units of its multiple. If all
+            have one batch size, the forms hold at that batch size only.
+        degree: degree of the polynomials of the step.
 
     Raises:
-        ValueError: points are missing that a form of this degree takes.
+        ValueError: points are missing that determine a form of this degree.
     """
 
     def __init__(self, points: Sequence[Point], *, degree: int = 1) -> None:
@@ -86,7 +89,7 @@ def polynomial_through(places: Sequence[int], values: Sequence[int]) -> tuple[in
         differences = quotients
     coefficients = [0] * len(places)
     for place, difference in zip(reversed(places), reversed(leading), strict=True):
-        # What is found so far, times (x - place), and the difference on top.
+        # Horner's rule: the polynomial so far times (x - place), plus the next divided difference.
         coefficients = [
             lower - place * own for lower, own in zip([0, *coefficients[:-1]], coefficients, strict=True)
         ]

@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement
 
 Numbers = Sequence[int]
 
-_SMALLEST_PIVOT = 1e-9  # of a matrix of correlations; below it the points do not tell coefficients apart
+_SMALLEST_PIVOT = 1e-9  # of the matrix of correlations; below it, points do not determine all coefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Fitted:
     """Polynomial fitted to values at several points.
 
     Attributes:
-        error: the largest by which it misses a point, as a share of the largest value.
+        error: largest difference from a value that it was fitted to, as a share of the largest value.
     """
 
     degree: int

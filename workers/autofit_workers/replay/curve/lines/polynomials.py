@@ -8,9 +8,9 @@ from typing import TypeVar
 
 Line = tuple[int, int]
 F = TypeVar("F")  # a function: a line, or one of more variables
-# From the values that a number has in several traces to what it is a function of.
+# Finds the function, such as a line in the batch size, that has given values in several traces.
 Fit = Callable[[Sequence[int]], F]
-# A number of bytes, and what it is multiplied by.
+# Product of a number of bytes and of functions.
 Factors = tuple[int, tuple[F, ...]]
 
 
@@ -44,10 +44,11 @@ def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
 
 
 def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]:
-    """Line in the batch size for every dimension of a tensor, through its shapes in several traces.
+    """Fits a function, such as a line in the batch size, to each dimension of a tensor over several traces.
 
     Args:
-        fit: finds the line of a number, such as `functools.partial(line_through, batch_sizes)`.
+        fit: finds the function through a dimension's values, such as
+            `functools.partial(line_through, batch_sizes)`.
 
     Raises:
         NotPolynomialError: a dimension lies on no line, or some shapes have more dimensions than others.
@@ -65,13 +66,13 @@ def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
 def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]) -> Factors[F]:
     """Bytes of a tensor as a product: a number times a line in the batch size for each dimension.
 
-    A B×B similarity needs a square, which three sizes alone would always fit and so never check;
-    its dimensions are lines, which the third trace does check.
+    The bytes of a B×B similarity are a square of the batch size, which fits any three sizes and so is never
+    checked; its dimensions are lines, which a third trace does check.
 
     Args:
-        fit: finds the line of a number.
-        shapes: the tensor's shape in each trace.
-        sizes_bytes: bytes of its storage in each.
+        fit: finds the function through a number's values in the traces.
+        shapes: shape of the tensor in each trace.
+        sizes_bytes: bytes of the tensor's storage in each trace.
 
     Raises:
         NotPolynomialError: neither the dimensions nor the bytes themselves are lines.

@@ -1,7 +1,7 @@
 """Sizes and shapes of a step as functions of the batch size, from traces at two or three batch sizes.
 
-Every dimension of every tensor is a line in the batch size, or the traces differ in their events;
-so a tensor's bytes are a product of lines, known exactly from two traces and checked on a third.
+In traces with equal events, every dimension of every tensor is a line in the batch size. A tensor's bytes
+are then a product of lines, known exactly from two traces and checked on a third.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from autofit_workers.spec.vendors import Vendor
 from autofit_workers.spec.versions import parse_release
 
 _Value = TypeVar("_Value", bound=Hashable)
-_NEWEST_RELEASE = "2.13"  # of a trace that does not say
+_NEWEST_RELEASE = "2.13"  # assumed for a trace without a PyTorch version
 
-# Bytes that calls take beside their outputs: of every different call the first time, then of every one
-# what it takes again. With the batch size that is all that the sizes of a step depend on.
+# Workspace or scratch bytes of each distinct call: first those of the calls' first runs, then, in the same
+# order, those of their later runs. Together with the batch size they determine all sizes of a step.
 Demanded = tuple[int, ...]
 
 
@@ -51,16 +51,17 @@ class BatchDependentEventsError(ValueError):
 class StepFunctions(Generic[F]):
     """Allocations of a step as functions of batch size or sample size, each distinct function once.
 
-    A *call* takes something beside its outputs that is worked out at a replay: a convolution its workspace,
-    an operator its scratch memory, a library what is estimated of it. Calls with the same functions are one.
+    A *call* takes memory beside its outputs whose bytes are computed at a replay: a convolution its
+    workspace, an operator its scratch memory, a library its estimated memory. Calls with equal functions
+    count as one.
 
     Attributes:
         trace: the first of the traces.
-        sizes: of bytes.
-        size_of: by allocation, the number of its function among the sizes.
-        calls: of what calls take beside their outputs.
-        call_of: by allocation that a call takes, the number of the call.
-        refusable: of the shapes that operators may refuse, by allocation.
+        sizes: distinct functions for the bytes of allocations.
+        size_of: index in `sizes` for each allocation.
+        calls: distinct functions for the dimensions of calls.
+        call_of: index in `calls`, by the index of the allocation that is the call's workspace or the like.
+        refusable: functions for the shapes that operators may refuse to run on, by index of the allocation.
     """
 
     trace: Trace
@@ -75,8 +76,8 @@ class StepFunctions(Generic[F]):
         """Fits the functions of a step's allocations to its traces.
 
         Args:
-            traces: of one workload and one knob setting.
-            fit: finds a function from a number's values in the traces.
+            traces: traces of one workload and one knob setting.
+            fit: finds the function through a number's values in the traces.
 
         Raises:
             BatchDependentEventsError: the traces differ in more than sizes that are products of functions.
@@ -124,19 +125,19 @@ class StepLines:
     """Allocations of a step at any batch size; with a single trace, at that trace's size alone.
 
     Args:
-        functions: of the step, lines in the batch size.
-        only_batch_size: the one batch size at which the step is known; None where it is at any.
-        traces: that the lines go through; empty where they are known otherwise.
+        functions: the step's allocations, as lines in the batch size.
+        only_batch_size: the one batch size at which the step is known; None if it is known at any.
+        traces: traces that the lines were fitted to; empty if the lines come from elsewhere.
 
     Attributes:
         trace: the first of the traces.
         only_batch_size, traces: as given.
-        memory: of the step's replays and demands, at all batch sizes.
-        torch_release: major and minor version of the PyTorch that traced.
-        call_of: by allocation that a call takes beside its outputs, the number of the call among the
-            different ones.
-        position_of: by the same allocation, where a `Demanded` has its bytes: in the second half from the
-            call's second time on.
+        memory: cache of the step's replays and workspaces, at all batch sizes.
+        torch_release: major and minor version of the PyTorch that made the traces.
+        call_of: index among the distinct calls, by the index of the allocation that is the call's workspace
+            or scratch memory.
+        position_of: index of its bytes in a `Demanded`, by the index of such an allocation; in the second
+            half from the call's second run on.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class StepLines:
         self._place_of = functions.size_of
         self._calls = functions.calls
         self._refusable = functions.refusable
-        self._queued: dict[int, Streams] = {}  # by launches that a queue has room for
+        self._queued: dict[int, Streams] = {}  # by the number of launches that a queue holds
         self.call_of = functions.call_of
         self.position_of = _positions(self.call_of, len(self._calls))
 
@@ -165,7 +166,10 @@ class StepLines:
         return unrolled_streams(self.trace)
 
     def streams_on(self, vendor: Vendor) -> Streams:
-        """Streams of the replayed events; with the host's waits for launch queues of known length."""
+        """Streams of the replayed events; with the host's waits if the vendor's launch queue can fill up.
+
+        Waits are added if the queue's length is known, and if a stream uses blocks of another stream.
+        """
         room = vendor.facts.queued_launches
         if room is None or not self.streams.uses:
             return self.streams
@@ -188,7 +192,8 @@ class StepLines:
     def agrees_with(self, trace: Trace) -> bool:
         """Whether a trace has the events and sizes that the lines give at the trace's batch size.
 
-        A branch on the batch size, or a step that works in portions, shows only at some sizes.
+        A model that branches on the batch size, or splits its batches, may differ from the lines at some
+        sizes.
         """
         batch_size, there = trace.batch_size, StepLines.through([trace])
         return (
@@ -199,7 +204,7 @@ class StepLines:
         )
 
     def sizes_at(self, batch_size: int) -> list[int]:
-        """Bytes of every allocation at a batch size, before those of workspaces and scratch are computed."""
+        """Bytes of every allocation at a batch size; workspaces and scratch memory are not computed yet."""
         values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
         return [values[place] for place in self._place_of]
 
@@ -213,11 +218,11 @@ class StepLines:
             yield index, values_at(lines, batch_size)
 
     def choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
-        """Sizes to try in turn, by allocation, where a call has several workspaces or its plans are timed.
+        """Sizes to try in turn, by allocation, if cuDNN may choose among several or times its plans in it.
 
         Args:
-            tried: sizes in bytes, in the order of `Demanded`.
-            timed: the numbers of the calls whose plans are timed.
+            tried: sizes in bytes that each call tries in turn, in the order of `Demanded`.
+            timed: indices of the distinct calls whose plans benchmark mode times.
         """
         choices = dict[int, Choice]()
         for index, call in self.call_of.items():
@@ -259,12 +264,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """Events, host waits and repetition of a trace, which traces of one step must share."""
+    """Events, host waits and repetition of a trace, which have to be equal in all traces of a step."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """Key of how an allocation is sized and of its streams, which traces of one step must share."""
+    """Way in which an allocation is sized, and its streams; equal for it in all traces of a step."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

@@ -1,1 +1,1 @@
-"""Scratch memory of operators, which no output shows, by card and library."""
+"""Bytes of operators' scratch memory, which they take beside their outputs, by card and library."""

@@ -1,10 +1,10 @@
 """Sizes of operators' scratch memory on AMD's cards.
 
 A trace asks for the memory that NVIDIA's libraries take (`autofit_workers.replay.curve.scratch.formulas`);
-here are the sizes that hipBLASLt, hipBLAS and AOTriton take in their place. A size that these libraries
-decide is a span. It is assumed that PyTorch takes the same backend of attention as on NVIDIA's cards; CK,
-which PyTorch takes only where it is told to, is not known. The files named are those of PyTorch 2.13,
-`aten/src/ATen` unless said otherwise, as they are built for ROCm.
+here are the sizes that hipBLASLt, hipBLAS and AOTriton take instead. A size that only these libraries know
+is given as a range. PyTorch is assumed to take the same backend of attention as on NVIDIA's cards; sizes of
+CK, which PyTorch uses only on request, are not known. Files are those of PyTorch 2.13 built for ROCm, in
+`aten/src/ATen` unless said otherwise.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MIB = 1024**2
 # hipBLAS's workspaces are blocks of their own, each asked for with the first product that the library runs.
 _HIPBLASLT_BYTES = 76 * _MIB
 _HIPBLAS_BYTES, _HIPBLAS_BYTES_OF_GFX94_AND_95 = 32 * _MIB, 128 * _MIB
-# AOTriton 0.11, modules/flash/aot/aiter_bwd.py: who has kernels that add up a gradient in float32.
+# AOTriton 0.11, modules/flash/aot/aiter_bwd.py: architectures with kernels that sum a gradient in float32.
 _ADDS_UP_IN_FLOAT32 = ("gfx942", "gfx950")
 _WAVE = 64
-# Of the largest common card of an architecture, from AMD's data sheets.
+# Compute units of the largest common card of each architecture, from AMD's data sheets.
 _COMPUTE_UNITS = {"gfx90a": 110, "gfx942": 304, "gfx950": 256, "gfx1100": 96, "gfx1201": 64}
 _FEWEST_COMPUTE_UNITS = 60
 _FEWEST_ROWS = 128
@@ -45,8 +45,8 @@ def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Works
             # native/transformers/hip/flash_attn/aot/mha_all_aot.hip, `mha_bwd_aot`: `softmax_d` and `delta`.
             return certain(2 * num_bytes)
         case "attention", "elements":
-            # Heads that share a key need no gradients of their own, float32 no product: of the two that
-            # NVIDIA's kernels take so, AOTriton's take the sums of rows alone.
+            # NVIDIA's kernels take this formula for row sums, for gradients of keys that several heads share,
+            # and for a product in float32; AOTriton's kernels need the row sums only.
             return between(0, num_bytes, num_bytes)
         case "attention", _:
             return _query_gradient(num_bytes, card)
@@ -69,12 +69,12 @@ def _processors(card: Architecture) -> Processors:
 
 
 def _products(card: Architecture) -> Workspace:
-    """Range of the workspace of matrix products: of hipBLASLt, hipBLAS or both.
+    """Range of the workspace of matrix products in bytes: that of hipBLASLt, of hipBLAS, or both.
 
     hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); hipBLAS
-    runs what hipBLASLt cannot, float64, and on gfx90a float16 in backward where pytorch/pytorch#182952 is
-    mended (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Only the libraries know which of the
-    two a step needs: it may be either, or both.
+    runs products that hipBLASLt cannot, float64, and on gfx90a float16 in backward in releases with the fix
+    of pytorch/pytorch#182952 (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Only the libraries
+    know whether a step needs one of them or both.
     """
     hipblas = _HIPBLAS_BYTES_OF_GFX94_AND_95 if card.name.startswith(("gfx94", "gfx95")) else _HIPBLAS_BYTES
     return between(min(hipblas, _HIPBLASLT_BYTES), _HIPBLASLT_BYTES, _HIPBLASLT_BYTES + hipblas)

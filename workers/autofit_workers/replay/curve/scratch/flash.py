@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from autofit_workers.spec.trace import Scratch
 
-# What a mask adds to the code of a call of FlashAttention 3, by which its tiles are chosen.
+# Bits of a mask in FlashAttention 3, which chooses its tiles by them: no mask, causal, local, and
+# soft-capped.
 FULL, CAUSAL, LOCAL, CAPPED = 0, 1, 2, 4
 _FLOAT_BYTES = 4
 _MOST_SPLITS = 128
@@ -36,7 +37,7 @@ def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
     efficiency = {}
     for splits in range(1, min(_MOST_SPLITS, multiprocessors, key_blocks) + 1):
         if splits > 1 and -(-key_blocks // splits) == -(-key_blocks // (splits - 1)):
-            continue  # no fewer blocks of keys a split than with one split less
+            continue  # each split gets as many blocks of keys as with one split less
         waves = blocks * splits / multiprocessors
         efficiency[splits] = waves / -(-waves // 1)
     best = max(efficiency.values(), default=0)
@@ -95,7 +96,7 @@ def _packed_keys(scratch: Scratch, capability: int, _multiprocessors: int) -> in
     return heads * _ceil(keys + batch * tile, tile) * width * _FLOAT_BYTES
 
 
-# By formula, from the dimensions, the card's compute capability and its multiprocessors.
+# Bytes by the formula's name, from a scratch allocation, the card's compute capability and multiprocessors.
 FORMULAS: dict[str, Callable[[Scratch, int, int], int]] = {
     "flash2_forward_splits": _forward_splits,
     "flash2_query_gradient_splits": _query_gradient_splits,

@@ -1,9 +1,9 @@
 """Sizes of operators' scratch memory on a card and a PyTorch release.
 
-A trace says which scratch memory an operator asks for and from which dimensions its size follows
-(`autofit_workers.spec.trace.Scratch`); the size is worked out here when the trace is replayed, for it can
-depend on the card, on the release, and on the batch by roundings and thresholds that are no
-polynomial. The formulas repeat PyTorch's; each names the file it is from.
+A trace has the name of a formula and the dimensions that it takes (`autofit_workers.spec.trace.Scratch`). The
+size is computed here when the trace is replayed, because it can depend on the card, on the release, and on
+the batch size by roundings and thresholds, which no polynomial has. The formulas repeat PyTorch's; each names
+the file it is from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autofit_workers.spec.trace import Scratch
 
 _MIB = 1024**2
 _SMALL_SHARED_MEMORY = (86, 89, 120, 121)  # at most 99 KiB a block, CUDA programming guide
-# They came in 2025; that 2.8 was the first release with them is not verified.
+# The kernels with these tiles came in 2025; it is not verified that 2.8 was the first release with them.
 _LAYER_NORM_TILES_SINCE = (2, 8)
 _HOPPER_WORKSPACE_BYTES = 32 * _MIB
 _CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) * 1024
@@ -34,7 +34,8 @@ class Platform:
     Attributes:
         card: the card's architecture.
         torch_release: major and minor version.
-        own_multiprocessors: of the very card; None for those of its architecture's largest common one.
+        own_multiprocessors: number of the card's multiprocessors; None to assume that of the largest common
+            card of its architecture.
     """
 
     card: Architecture
@@ -48,9 +49,9 @@ class Platform:
 
     @property
     def multiprocessors(self) -> int:
-        """Multiprocessors of the card, or of its architecture's largest common card where not known.
+        """Multiprocessors of the card, or of its architecture's largest common card if they are not known.
 
-        Where a threshold depends on them, it is far from deciding.
+        Sizes seldom come near a threshold that depends on this number.
         """
         return self.own_multiprocessors or num_multiprocessors(self.capability)
 
@@ -113,8 +114,8 @@ def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
 def _cudnn_query_gradient(scratch: Scratch, _platform: Platform) -> int:
     """Bytes of the buffers `softmax_sum` and `dQ_accum` of cuDNN's attention in backward.
 
-    A number for each row and one for each of the query's gradient (NVIDIA/cudnn-frontend,
-    node/scaled_dot_product_flash_attention.h). The engine's own memory is not known without a card.
+    They hold a number for each row and each element of the query's gradient (NVIDIA/cudnn-frontend,
+    node/scaled_dot_product_flash_attention.h). The engine's own memory is unknown without a card.
     """
     batch, heads, rows, head_size = scratch.dimensions
     return batch * heads * rows * (1 + head_size) * scratch.element_bytes
@@ -148,7 +149,7 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of an index per table row with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
+    """Bytes of an index for each embedding with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
     num_weights, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     many = num_indices > _EMBEDDING_SORTS_ABOVE
@@ -158,9 +159,7 @@ def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
 def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
     """Bytes of float32 sums of up to ten gradient rows each in an embedding's backward.
 
-    `grad_weight_per_segment`.
-
-    cuda/EmbeddingBackwardKernel.cu.
+    `grad_weight_per_segment` of cuda/EmbeddingBackwardKernel.cu.
     """
     num_weights, width, *indices = scratch.dimensions
     num_indices = math.prod(indices)
@@ -179,9 +178,9 @@ _MOST_AT_ONCE = 2**31 - 1
 def _sort(scratch: Scratch, _platform: Platform) -> int:
     """Bytes of a sort's buffers; 0 for rows of up to 4096 numbers, which are sorted in place.
 
-    Positions to sort with the keys, and CUB's second buffer of both; a few segments are sorted as one, by
-    pairs of segment and position, out of one buffer into another. CUB takes only kilobytes besides
-    (cuda/Sort.h, `should_use_small_sort`, and cuda/Sort.cu, `launch_stable_sort_kernel`).
+    The buffers hold the positions that are sorted along with the keys, and CUB's second copy of both. If
+    there are only a few rows, all are sorted at once by pairs of row and position. CUB takes only kilobytes
+    more (cuda/Sort.h, `should_use_small_sort`, and cuda/Sort.cu, `launch_stable_sort_kernel`).
     """
     *rows, length = scratch.dimensions
     if length <= _SORTS_IN_PLACE_TO:

@@ -1,9 +1,9 @@
 """Scratch memory of a sum over outer dimensions by several blocks: `ReduceConfig::global_memory_size`.
 
 The formulas repeat PyTorch's (2.13, aten/src/ATen/native/cuda/Reduce.cuh: `setReduceConfig`,
-`set_block_dimension`, `get_output_vec_size`). Every block gets room for what its threads hold, four numbers
-each, times the outputs: a sum over many rows, as the gradient of a bias is, takes 64 KiB for each block that
-the card runs at once.
+`set_block_dimension`, `get_output_vec_size`). Every block gets room for the partial results of its threads,
+up to four numbers each: a sum over many rows, such as the gradient of a bias, takes 64 KiB for each block
+that the card runs at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Processors:
     """Multiprocessors of a card and their limits, as far as reductions depend on them.
 
     Attributes:
-        num: multiprocessors, or compute units.
-        threads: that one of them holds at once.
-        warp: threads that run together.
-        fewest_values: of one thread, below which blocks do not share.
-        fewest_shares: of one output, where blocks do share.
+        num: number of multiprocessors, or of AMD's compute units.
+        threads: most threads that one of them holds at once.
+        warp: number of threads that run together.
+        fewest_values: fewest inputs that a thread sums when several blocks share an output.
+        fewest_shares: fewest blocks that share an output, if any do.
     """
 
     num: int
@@ -38,14 +38,14 @@ class Processors:
 def reduction_bytes(scratch: Scratch, processors: Processors) -> int:
     """Scratch bytes of one reduction, such as a sum over rows; 0 if its blocks do not share outputs.
 
-    Its dimensions are: inputs of an output, outputs, outputs of a dense row.
+    The dimensions of `scratch` are: inputs per output, outputs, and outputs in a dense row.
     """
     num_inputs, num_outputs, width = scratch.dimensions
-    vector = next(size for size in (4, 2, 1) if width % size == 0)  # outputs of a thread
+    vector = next(size for size in (4, 2, 1) if width % size == 0)  # outputs per thread
     columns, rows = _block(num_outputs // vector, num_inputs, _MAX_THREADS // vector, processors.warp)
     if num_inputs < min(rows * 16, _MOST_VALUES_PER_THREAD):
         return 0
-    values = -(-num_inputs // rows)  # of a thread
+    values = -(-num_inputs // rows)  # inputs per thread
     num_blocks = -(-(num_outputs // vector) // columns)
     at_once = processors.num * (processors.threads // (rows * columns))
     if values < _MOST_VALUES_PER_THREAD or num_blocks > at_once:

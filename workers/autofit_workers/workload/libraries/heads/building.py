@@ -22,7 +22,7 @@ def build(head: Head, *, size: int | None = None) -> nn.Module:
         UnsupportedError: transformers cannot build the model from its configuration.
     """
     config = copy.deepcopy(head.config)  # the model writes its build options into the configuration
-    if config.is_encoder_decoder:  # the token before shifted labels, which a type lacks
+    if config.is_encoder_decoder:  # tokens by which the model shifts labels; some types lack them
         for part in filter(None, (config, getattr(config, "decoder", None))):
             for name in ("pad_token_id", "decoder_start_token_id"):
                 if getattr(part, name, None) is None:

@@ -1,4 +1,4 @@
-"""Lists the tasks of transformers' models, each with the table of its classes and its batches."""
+"""Lists the tasks of transformers' models, each with the mapping that has its classes, and its batches."""
 
 from __future__ import annotations
 

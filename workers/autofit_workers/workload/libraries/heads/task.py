@@ -35,10 +35,10 @@ class Task:
     """Task that models of transformers are trained for, with its classes and batches.
 
     Attributes:
-        table: table of the classes by configuration, the `…` of `MODEL_FOR_…_MAPPING`.
+        table: name of transformers' mapping from configurations to classes, the `…` of `MODEL_FOR_…_MAPPING`.
         batches: makes the batches of a head.
         main_inputs: main inputs that a class of the task may have.
-        ending: end of the names of classes that are in no table; empty for none.
+        ending: end of the names of further classes that are in no such mapping; empty for none.
         asks_for_loss: whether a class computes its loss only if asked to.
         accepts: whether the task suits a model class with a configuration.
     """
@@ -110,11 +110,11 @@ def takes(model_class: type[nn.Module], name: str) -> bool:
 
 
 def table_of(transformers: Any, name: str) -> Any:
-    """Table of transformers' classes by configuration; empty if this release has none."""
+    """Mapping `MODEL_FOR_…_MAPPING` of transformers; empty if the installed release has none of that name."""
     return getattr(transformers, f"MODEL_FOR_{name}_MAPPING", {})
 
 
 def classes_in(table: Any, config: Any) -> tuple[Any, ...]:
-    """Classes that a table of transformers has for a configuration."""
+    """Model classes that a `MODEL_FOR_…_MAPPING` of transformers has for a configuration."""
     found = table.get(type(config), ())
     return tuple(found) if isinstance(found, list | tuple) else (found,)
