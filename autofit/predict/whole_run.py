@@ -68,8 +68,8 @@ class LineGrowth:
         line: the user's line, `file:line:function`, that keeps the memory in a list or the like, or else that
             allocates it.
         bytes_per_step: bytes that the line keeps in a step on average.
-        full_step: the step at which all growing memory fills the card, or in a check the budget; None where the
-            run ends before, or no card is named.
+        full_step: the step at which all growing memory fills the card, or in a check the budget; None where
+            the run ends before, or no card is named.
     """
 
     line: str
