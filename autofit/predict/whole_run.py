@@ -83,7 +83,12 @@ def _run_steps(trace: Trace, batch_size: int) -> int | None:
 
 def fills(growth: Sequence[LineGrowth]) -> bool:
     """Whether growing memory fills the card before the run ends."""
-    return any(line.full_step is not None for line in growth)
+    return full_step(growth) is not None
+
+
+def full_step(growth: Sequence[LineGrowth]) -> int | None:
+    """Step at which growing memory fills the memory that is usable; None if the run ends before."""
+    return next((line.full_step for line in growth if line.full_step is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

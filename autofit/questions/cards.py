@@ -17,7 +17,7 @@ from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
-from autofit.predict.whole_run import fills
+from autofit.predict.whole_run import LineGrowth, fills
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
 from autofit.questions.levers import Lever, levers
@@ -62,12 +62,14 @@ class CardFit:
         total_bytes: total memory that CUDA reports.
         usable_bytes: part of it that is left for PyTorch; 0 if none is.
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
-            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also if nothing
-            is predicted.
+            allocator), `does-not-fit` (even the low end runs out of memory, or growth fills the usable memory
+            before the run ends) or `unsure`, also if nothing is predicted.
         likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
             `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
         interval: predicted reserved peak on the card, in bytes.
         need, num_alloc_retries: see `Estimate`.
+        growth: lines that keep more with each step, see `Estimate`; `full_step` is the step at which the
+            usable memory is full.
         device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
         largest_batch: largest batch that fits with this knob setting, at the risk, while the next does not;
             `tune` may prove one that is a few samples larger. None if not even one sample fits, or if each
@@ -113,6 +115,7 @@ class CardFit:
     relative_price: float | None = None
     need: Interval | None = None
     num_alloc_retries: int = 0
+    growth: tuple[LineGrowth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,25 +333,28 @@ class _Kind:
         context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)
+        growth = self._curve.growth(self._batch_size, usable_bytes)
+        likely = self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes)
         return CardFit(
             gpu=gpu.key,
             architecture=gpu.architecture,
             total_bytes=gpu.total_bytes,
             usable_bytes=usable_bytes,
-            verdict=self._answer(usable_bytes),
-            likely_verdict=self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes),
+            verdict=self._answer(usable_bytes, growth),
+            likely_verdict=Verdict.OOM if fills(growth) else likely,
             interval=there.interval,
             need=there.need,
             num_alloc_retries=there.num_alloc_retries,
             device_peak_bytes=there.peak_reserved_bytes + context_bytes,
             largest_batch=self._largest(usable_bytes),
             reason=self._reason,
+            growth=growth,
             num_gpus=settings.setup.num_ranks,
             parallel=settings.setup.parallel.name,
         )
 
-    def _answer(self, usable_bytes: int) -> Answer:
-        if fills(self._curve.growth(self._batch_size, usable_bytes)):
+    def _answer(self, usable_bytes: int, growth: Sequence[LineGrowth]) -> Answer:
+        if fills(growth):
             return Answer.DOES_NOT_FIT
         if not self._reason and self._curve.peak_reserved_bytes(self._batch_size) <= usable_bytes:
             return Answer.FITS

@@ -370,7 +370,7 @@ def test_what_grows_until_the_card_is_full_does_not_fit(tmp_path, call):
     checked = call("check", *arguments)
     assert checked.code == 3
     assert checked.out.startswith("does not fit")
-    assert "16.00 MiB more is alive after each step, from growing.py:12" in checked.out
+    assert "16.00 MiB more is alive after each step, from growing.py:12: the budget is full at" in checked.out
     estimated = call("estimate", *arguments, "--json").document
     assert estimated["seen"] == {
         "steps": 63,
@@ -387,3 +387,18 @@ def test_what_grows_until_the_card_is_full_does_not_fit(tmp_path, call):
     assert "at most" not in text
     assert f"the card is full at step {growth['full_step']} of 4,000" in " ".join(text.split())
     assert "63 steps were seen of 4,000; an evaluation was not reached" in " ".join(text.split())
+
+
+def test_growth_is_the_reason_for_each_card_that_it_fills(tmp_path, call):
+    path = tmp_path / "growing.py"
+    path.write_text(_GROWING)
+    arguments = ("--script", str(path), "--batch-size", "64", "--gpu", "t4,a100-80g")
+    finished = call("check", *arguments, "--json")
+    assert finished.code == 3
+    for card in finished.document["cards"]:
+        (growth,) = card["growth"]
+        assert (card["verdict"], card["likely_verdict"]) == ("does-not-fit", "OOM")
+        assert growth["line"] == f"{path}:12:<module>"
+        text = call("check", *arguments).out
+        assert f"memory grows: full at step {growth['full_step']:,}" in text
+    assert "its memory grows with each step, also with a smaller batch" in " ".join(text.split())

@@ -27,6 +27,7 @@ from autofit.answers.words.numbers import (
     slower_in_words,
 )
 from autofit.explain.timing import StepSeconds
+from autofit.predict.whole_run import full_step
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
@@ -265,6 +266,8 @@ def _what(answer: CardsAnswer) -> str:
 def _with(card: CardFit) -> str:
     if card.reason and card.likely_verdict is not None:
         return card.reason
+    if (step := full_step(card.growth)) is not None:
+        return f"memory grows: full at step {step:,}"
     combination = _combination(card)
     return "" if combination is None else " ".join(combination.options)
 
@@ -283,7 +286,7 @@ def _in_words(answer: CardsAnswer) -> str:
             f"with {format_bytes(smallest.total_bytes)}."
         )
     else:
-        said = f"Batch {answer.batch_size} fits on none of these cards: take a smaller batch."
+        said = f"Batch {answer.batch_size} fits on none of these cards{_instead(answer)}."
     if any(card.verdict is not Answer.FITS and _combination(card) is None for card in answer.cards) and (
         answer.num_levers_untried
     ):
@@ -291,6 +294,15 @@ def _in_words(answer: CardsAnswer) -> str:
     reasons = dict.fromkeys(card.reason for card in answer.cards if card.likely_verdict is None)
     parts = (said, _on_times(answer), *(f"Not predicted: {reason}." for reason in reasons))
     return " ".join(filter(None, parts))
+
+
+def _instead(answer: CardsAnswer) -> str:
+    """Clause on what to do where a batch fits on none of the cards."""
+    if any(_combination(card) is not None for card in answer.cards):
+        return " as it is: use the options of a row, or a smaller batch"
+    if all(full_step(card.growth) is not None for card in answer.cards):
+        return ": its memory grows with each step, also with a smaller batch"
+    return ": take a smaller batch"
 
 
 def _on_times(answer: CardsAnswer) -> str:

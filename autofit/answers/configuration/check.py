@@ -76,7 +76,7 @@ def _growth(result: CheckResult) -> str:
     seen = result.seen
     said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
     said += "" if result.lengths is None else f"{lengths_in_words(result.lengths)}; "
-    return f"{growth_in_words(result.growth, seen)}; {said}" if result.growth else said
+    return f"{growth_in_words(result.growth, seen, full='the budget')}; {said}" if result.growth else said
 
 
 def _time(result: CheckResult) -> str:

@@ -62,24 +62,28 @@ def _lengths(lengths: Sequence[int]) -> str:
     return ", ".join(map(str, lengths))
 
 
-def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None) -> str:
-    """Sentence on a run whose memory grows with each step, and what to do."""
+def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, *, full: str = "the card") -> str:
+    """Sentence on a run whose memory grows with each step, and what to do.
+
+    Args:
+        full: what is full at the step that the growth names, `the card` or `the budget`.
+    """
     num_bytes = sum(line.bytes_per_step for line in growth)
     first, more = short_source(growth[0].line), len(growth) - 1
     lines = first if not more else f"{first} and {more} more line{'s'[: more != 1]}"
     return (
         f"{format_bytes(num_bytes)} more is alive after each step, from {lines}"
-        f"{_end(growth[0].full_step, num_bytes, seen)}; "
+        f"{_end(growth[0].full_step, num_bytes, seen, full)}; "
         "keep values of steps with .item() or .detach().cpu()"
     )
 
 
-def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None) -> str:
+def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, full: str) -> str:
     """Phrase for the end of a run whose live memory grows by `bytes_per_step`; empty if unknown."""
     run_steps = None if seen is None else seen.run_steps
     if full_step is not None:
         of_run = "" if run_steps is None else f" of {run_steps:,}"
-        return f": the card is full at step {full_step:,}{of_run}"
+        return f": {full} is full at step {full_step:,}{of_run}"
     if seen is None or run_steps is None:
         return ""
     more = format_bytes(bytes_per_step * (run_steps - seen.steps))
