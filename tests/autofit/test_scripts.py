@@ -395,10 +395,10 @@ def test_growth_is_the_reason_for_each_card_that_it_fills(tmp_path, call):
     arguments = ("--script", str(path), "--batch-size", "64", "--gpu", "t4,a100-80g")
     finished = call("check", *arguments, "--json")
     assert finished.code == 3
+    text = call("check", *arguments).out
     for card in finished.document["cards"]:
         (growth,) = card["growth"]
         assert (card["verdict"], card["likely_verdict"]) == ("does-not-fit", "OOM")
         assert growth["line"] == f"{path}:12:<module>"
-        text = call("check", *arguments).out
         assert f"memory grows: full at step {growth['full_step']:,}" in text
     assert "its memory grows with each step, also with a smaller batch" in " ".join(text.split())
