@@ -239,7 +239,7 @@ def _require_sane(question: KvQuestion, engine: Engine) -> None:
         raise UsageError(f"--dtype: {engine.name} serves {', '.join(engine.dtypes)}, not {question.dtype}")
     if not 1 <= question.tensor_parallel <= _MOST_RANKS:
         raise UsageError(
-            f"--tensor-parallel {question.tensor_parallel} is no number of GPUs: expected 1 or more"
+            f"--tensor-parallel {question.tensor_parallel} is not a number of GPUs: expected 1 or more"
         )
     if not question.gpu.vendor.facts.knows_servers:
         known = ", ".join(f"{vendor}'s" for vendor in Vendor if vendor.facts.knows_servers)

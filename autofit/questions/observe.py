@@ -239,8 +239,8 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
         ) from error
     if not found:
         raise UsageError(
-            f"nothing in {path} was measured on a card of its own: measure it there, or give --peak "
-            "and --kind"
+            f"{path} has no measurement on a GPU that only the trial used: measure again on an idle GPU, or "
+            "give the peak with --peak and what kind of peak it is with --kind"
         )
     return found
 

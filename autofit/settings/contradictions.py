@@ -102,7 +102,8 @@ def _require_nodes(settings: DeclaredSettings) -> None:
         raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {settings.dispatch} has one machine")
     if not settings.parallels and not settings.setup.parallel:
         raise UsageError(
-            "--nnodes spreads ranks over nodes, and there is one: name more with --parallel, as in fsdp:8"
+            "--nnodes spreads ranks over nodes, and there is only one rank: name more with --parallel, "
+            "as in fsdp:8"
         )
     for parallel in settings.parallels or (settings.setup.parallel,):
         if parallel.num_ranks % settings.num_nodes:

@@ -62,7 +62,9 @@ def _plan_in_use(model: torch.nn.Module, plan: tuple[tuple[str, str], ...]) -> I
     layers = dict(model.named_modules())
     missing = [layer for layer, _ in plan if layer not in layers]
     if missing:
-        raise UnsupportedError(f"the plan is of another model: this one has no layer {missing[0]!r}")
+        raise UnsupportedError(
+            f"the plan is of another model: this one has no layer {missing[0]!r}; make a plan of this model"
+        )
     found = {layer: conv.find(name) for layer, name in plan}
     rewrites = {layer: each for layer, each in found.items() if isinstance(each, Rewrite)}
     if not rewrites:  # the backend computes all layers

@@ -110,7 +110,7 @@ def _placeholder(head: Head, names: tuple[str, ...]) -> int | None:
     token = next((each for each in said if each is not None), None)
     if said and token is None:
         raise UnsupportedError(
-            f"a {head.wanted} needs a token that stands for what is not text, and its configuration says "
+            f"a {head.wanted} needs a placeholder token for images or sound, and its configuration names "
             f"none: add {names[0]} to it"
         )
     return token
@@ -201,8 +201,8 @@ def _patches_in_one_list(head: Head, batch_size: int, device: torch.device) -> B
     patch, merged = vision.patch_size, getattr(vision, "spatial_merge_size", 1)
     if not isinstance(patch, int) or not isinstance(merged, int):
         raise UnsupportedError(
-            f"{head.wanted} reads patches that are no squares: write a Workload with its own batches, and "
-            "give path/file.py:name"
+            f"{head.wanted} reads patches that are not square, for which no batches are made: write a "
+            "Workload with its own batches, and give path/file.py:name"
         )
     rows, columns = _grid(head, patch, merged)
     elements = num_channels(vision) * getattr(vision, "temporal_patch_size", 1) * patch**2
