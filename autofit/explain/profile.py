@@ -303,12 +303,16 @@ class Phase:
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
-    """Phases of all steps of a profile in order of time; each begins where the one before ends."""
+    """Phases (forward, backward, …) of all steps of a profile; each begins where the one before ends."""
     return _phases(profile.trace.marks, len(profile.trace.events))
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
-    """Phase in which the last of the first `position` memory events lies; for 0, that of the first event."""
+    """Phase (forward, backward, …) in which a memory event lies.
+
+    Args:
+        position: number of events up to and including this one; for 0 the first event is meant.
+    """
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
 

@@ -58,11 +58,11 @@ def size_map_section(size_map: SizeMap | None) -> Iterator[Section]:
 def curves_of_search(
     result: TuneResult, card: Card, predictor: Predictor, emit: EventSink
 ) -> Iterator[CurveLine]:
-    """Yields the predicted peak of each knob setting as a line, up to 15 % above the batch that fails.
+    """Yields a line of predicted peaks for each knob setting (precision, …), to 15 % above the failing batch.
 
     Args:
         card: GPU that the search predicted for.
-        predictor: predictor of the workload.
+        predictor: predictor of the model's or script's memory.
         emit: function to which progress is reported.
     """
     names = result.setting_names
@@ -82,13 +82,13 @@ def curves_of_search(
 
 
 def size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> SizeMap | None:
-    """Predicted peaks over batch size and sample size, with the recommended knob setting.
+    """Predicted peaks over batch size and sample size, with the recommended knob setting (precision, …).
 
     None if nothing fits, or if the search was given no size of a sample and found none.
 
     Args:
         card: GPU that the search predicted for.
-        predictor: predictor of the workload.
+        predictor: predictor of the model's memory.
         emit: function to which progress is reported.
     """
     chosen = result.chosen
@@ -161,7 +161,7 @@ def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
 
 
 def measured_points(result: TuneResult) -> Iterator[MeasuredPoint]:
-    """Yields a figure's point for each configuration that the search ran, if its peak is known."""
+    """Yields a figure's point for each configuration (batch size, precision, …) whose peak was measured."""
     names = result.setting_names
     for trial in result.trials:
         peak_bytes = trial.budgeted_bytes

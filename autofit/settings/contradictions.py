@@ -167,9 +167,9 @@ def _at_odds_with_found_sizes(settings: DeclaredSettings) -> str | None:
 
 
 def asks_to_measure(settings: DeclaredSettings) -> str | None:
-    """Text of the given option that asks to run configurations, `--device cuda` or `--probe measure`.
+    """Text of the given option that asks for measured runs, such as `--device cuda` or `--probe measure`.
 
-    None if no option does, so that they are run only where a suitable GPU is found, or only predicted.
+    None if no option does: batches are then run only if a suitable GPU is found, and otherwise predicted.
     """
     return (
         None if settings.probe == "predict"

@@ -145,16 +145,16 @@ def worst_case_lengths(
         >>> lengths.typical(1), lengths.typical(8)
         (12, 31)
 
-    The longest of four of these eight samples is 22 on average (rounded up), and 31 at worst. A workload
-    pads its batches to these lengths:
+    The longest of four of these eight samples is 22 on average (rounded up), and 31 at worst. A workload (the
+    model and batches that autofit runs) pads its batches to these lengths:
 
         >>> def make_batch(batch_size, device, *, kind="typical"):
         ...     num_tokens = lengths.of(kind, batch_size)
         ...     return torch.randint(50_000, (batch_size, num_tokens), device=device)
 
-    Every trial imports the workload again. If reading the dataset takes long, read it once, and write the
-    lengths into the workload. The dataset is read once, from its beginning, and no sample is kept. For a
-    dataset of Hugging Face pass its column `dataset["input_ids"]`, or the dataset with
+    autofit imports the workload's file again for each run. If reading the dataset takes long, read it once,
+    and write the lengths into the file. The dataset is read once, from its beginning, and no sample is kept.
+    For a dataset of Hugging Face pass its column `dataset["input_ids"]`, or the dataset with
     `length=lambda sample: len(sample["input_ids"])`.
 
     Args:

@@ -131,13 +131,13 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Checks that no knob is both given one value and searched over several.
+    """Checks that no knob (precision, optimizer, …) is both given one value and searched over several.
 
     Args:
         chosen: raw and parsed value of each option in effect.
 
     Raises:
-        UsageError: such as for `--precision` beside `--search precision=…`.
+        UsageError: a knob is, as by `--precision` beside `--search precision=…`.
     """
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
@@ -146,7 +146,7 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Checks that no option for a Ray cluster is given if trials are to run in this process's machine.
+    """Checks that no option for a Ray cluster is given together with `--dispatch inline`, this machine.
 
     Args:
         chosen: raw and parsed value of each option in effect.

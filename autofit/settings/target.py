@@ -42,7 +42,7 @@ class Target:
 
 
 def among_ranks_of_script(target: Target, trace: Trace) -> Target:
-    """Target of a script's rank, with the memory that NCCL takes for the rank's process groups set aside.
+    """Target (device and usable memory) of a script's rank, less what NCCL takes for its process groups.
 
     Which process groups there are is known only from a traced step. Without any, and on the CPU, `target` is
     returned unchanged.
@@ -73,13 +73,13 @@ def resolve_target(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Target:
-    """Target of a search: the device, its usable memory, and whether configurations are run or predicted.
+    """Target of a search: the device, its usable memory, and whether batches are run on it or predicted.
 
     Args:
         settings: the settings of the search.
         local_gpus: returns the GPUs of this machine; not called where a named card is only predicted.
-        reachable: returns the GPUs on which configurations could be run, here or in a cluster; called only if
-            they may be run at all.
+        reachable: returns the GPUs on which batches could be run, here or in a cluster; called only if they
+            may be run at all.
 
     Raises:
         UsageError: no card is named, and this machine has none.

@@ -74,7 +74,7 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def may_compile(self) -> bool:
-        """Whether `torch.compile` is used in at least one of the knob settings of the search."""
+        """Whether a search uses `torch.compile`, if only in some of the settings that it tries."""
         return True in dict(self.searched).get("compile", (self.knobs.compile,))
 
     @property

@@ -40,7 +40,7 @@ def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[
 
 
 def joined(names: Iterable[str]) -> str:
-    """Display name for several knob settings with the same result: `cudnn, native · fp32`.
+    """Display name for several knob settings (precision, …) with the same result: `cudnn, native · fp32`.
 
     If the names differ in more than one part, each has a line of its own.
 
@@ -55,7 +55,10 @@ def joined(names: Iterable[str]) -> str:
 
 
 def in_short(knobs: Knobs) -> str:
-    """Display name of one knob setting: its convolution algorithm, and the knobs not at the default."""
+    """Display name of a knob setting: its convolution algorithm, and values that are not the default.
+
+    An example is `cudnn · amp-bf16`.
+    """
     default = Knobs()
     changed = (name for name in list(KNOBS)[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
@@ -123,6 +126,6 @@ def with_setting(name: str) -> str:
     """Phrase ` with NAME`, such as ` with cudnn`, to be added to a sentence; empty for an empty name.
 
     Args:
-        name: name of a knob setting.
+        name: name of a knob setting (convolution algorithm, precision, …).
     """
     return f" with {name}" if name else ""

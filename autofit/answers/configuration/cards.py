@@ -95,7 +95,7 @@ def _cards(columns: Iterable[Column], rows: Iterable[Iterable[str | Cell]]) -> S
 
 
 def _fit_columns(answer: CardsAnswer) -> tuple[Column, ...]:
-    """Table columns filled by `_fit`: whether a batch fits on a card, its peaks, and its speed."""
+    """Table columns filled by `_fit`: whether a batch fits on a GPU model, its peaks, and its speed."""
     of_numbers = (right("samples a step"),) if answer.fewest_gpus is not None else ()
     speeds = map(right, _speed_columns(answer))
     return (
@@ -119,21 +119,22 @@ def _fit(answer: CardsAnswer, card: CardFit) -> Iterator[str | Cell]:
 
 
 def _peaks(card: CardFit) -> tuple[str, str]:
-    """Texts of the likely and the highest predicted peak, in GiB; dashes if nothing is predicted.
+    """Texts of the likely and the highest predicted peak on a GPU model, in GiB.
 
-    If the step likely runs out of memory on the card, they are of the memory that it would need.
+    If the step likely runs out of memory there, they are of the memory that it would need. Both are dashes if
+    nothing is predicted.
     """
     interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
     return ("–", "–") if interval is None else (gib(interval.likely_bytes), gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
-    """Table cells on a card's speed and price, from column title to text, such as `{"samples/s": "310"}`.
+    """Table cells on speed and price of a GPU model, from column title to text: `{"samples/s": "310"}`.
 
     A column is present if at least one card of the answer has a value for it; a cell without one is a dash.
 
     Args:
-        card: card whose cells are returned; None to get only the titles, with a dash in every cell.
+        card: card (GPU model) whose cells are returned; None to get only the titles, with dashes as cells.
     """
     cells: dict[str, str] = {}
     if any(each.samples_per_second is not None for each in answer.cards):
@@ -236,7 +237,7 @@ def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
 
 
 def _tuned(result: TuneResult, *, is_timed: bool) -> Iterator[str | Cell]:
-    """Yields the table cells of one card: its memory, and the batch that the search on it recommends.
+    """Yields the table cells of one GPU model: its memory, and the batch that the search on it recommends.
 
     Args:
         is_timed: whether the table has columns of the step time and of samples a second.
@@ -262,7 +263,7 @@ def _speed(chosen: Best | None) -> tuple[str, str]:
     """Texts of predicted step time and samples a second; two dashes if not predicted.
 
     Args:
-        chosen: recommended configuration of a search; None if nothing fits.
+        chosen: configuration (batch size, precision, …) that a search recommends; None if nothing fits.
     """
     seconds = _seconds(chosen)
     if chosen is None or seconds is None or chosen.predicted_samples_per_second is None:
@@ -314,7 +315,7 @@ def _combination(card: CardFit) -> Combination | None:
 
 
 def _in_words(answer: CardsAnswer) -> str:
-    """Sentences below the table of cards: the smallest that fits, further help, and missing predictions."""
+    """Sentences below a table of GPU models: the smallest that fits, further help, missing predictions."""
     if answer.fitting:
         smallest = answer.fitting[0]
         num, total = len(answer.fitting), len(answer.cards)
@@ -343,9 +344,9 @@ def _instead(answer: CardsAnswer) -> str:
 
 
 def _on_times(answer: CardsAnswer) -> str:
-    """Sentence on why the table has no step times; empty if it has them, or nothing asked for them.
+    """Sentence on why a table of GPU models has no step times; empty if it has them, or if none are needed.
 
-    `--samples` and `--price` ask for step times. Where only the order of the cards by speed is predicted, the
+    `--samples` and `--price` need step times. Where only the order of the models by speed is predicted, the
     sentence is there in any case.
     """
     if any(card.samples_per_second is not None for card in answer.cards):

@@ -12,9 +12,10 @@ from autofit.units import format_bytes
 
 
 def plan_sections(view: PlanView) -> Iterator[Section]:
-    """Yields a table of the memory that a step needs under each policy of keeping values, and notes.
+    """Yields a table of the memory that a step needs under each policy of when values are freed, and notes.
 
-    The policies go from PyTorch's eager mode to buffers at planned offsets in one arena.
+    The policies go from freeing nothing before the step ends, by way of PyTorch's eager mode, to buffers at
+    planned offsets in one block of memory.
     """
     plan = view.plan
     yield profiled(view.profile)

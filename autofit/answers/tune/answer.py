@@ -36,7 +36,7 @@ def smallest_batch(result: TuneResult) -> int | None:
 
 
 def needed_at_least(result: TuneResult) -> int | None:
-    """Least memory in bytes with which the smallest failing batch could run, whatever the knob setting.
+    """Least memory in bytes that the smallest failing batch needs, with whatever precision, optimizer, ….
 
     It is the smallest predicted or measured peak above the budget at that batch size; None if there is none.
     """
@@ -73,10 +73,10 @@ def _default(result: TuneResult, chosen: Best) -> str:
 
 
 def _larger(result: TuneResult, chosen: Best) -> Best | None:
-    """Configuration with the largest batch; None if the chosen configuration has the same batch size.
+    """Configuration with the largest batch; None if its batch is that of the recommended configuration.
 
     Args:
-        chosen: configuration that the answer recommends.
+        chosen: configuration (batch size, precision, …) that the answer recommends.
     """
     best = result.best
     return None if best is None or best.batch_size == chosen.batch_size else best
@@ -169,7 +169,7 @@ def _epoch(result: TuneResult, chosen: Best) -> str:
     """Sentence on how long an epoch takes, or that it is unknown; empty if the user gave no `--samples`.
 
     Args:
-        chosen: configuration that the answer recommends.
+        chosen: configuration (batch size, precision, …) that the answer recommends.
     """
     if result.epoch_samples is None:
         return ""

@@ -87,10 +87,11 @@ def _percent(share: float) -> str:
 
 
 def risks(result: TuneResult) -> Iterator[Section]:
-    """Yields a table of the largest batch of each knob setting at each `--risk`; nothing if all are equal.
+    """Yields a table of the largest batch of each knob setting (precision, …) at each `--risk`.
 
     A risk says which level of the predicted peak has to fit, such as the likely one or the high end. A last
-    column says what happens if a batch above the safe one needs more memory than is likely.
+    column says what happens if a batch above the safe one needs more memory than is likely. Knob settings
+    with the same batch at every risk are left out; yields nothing if all are.
     """
     names, rows = result.setting_names, dict[tuple[str, ...], list[str]]()
     for entry in best_first(result):
@@ -128,7 +129,8 @@ def _between(entry: FrontierEntry, by_risk: Mapping[Risk, int | None], *, convol
 def pruned(result: TuneResult) -> Iterator[Section]:
     """Yields a section on the mark ◆ of the Pareto front, and one on knob settings not searched to the end.
 
-    The search of a setting is cut short if another fits as much and is usually no slower.
+    A knob setting is a value for each knob: precision, optimizer, …. Its search is cut short if another
+    setting fits as much and is usually no slower.
     """
     if not result.is_of_product:
         return

@@ -17,7 +17,10 @@ _Sizes = dict[Knobs, int | None]
 
 
 def setting_column(result: TuneResult) -> Column:
-    """First column of a table of knob settings; without a title if there is nothing to name."""
+    """First column of a table with a row for each knob setting (precision, optimizer, …).
+
+    It has no title if knob settings have no names, as without convolutions and with nothing searched.
+    """
     return left("\nsetting" if result.is_of_product else "conv\nalgorithm" if result.convolves else "")
 
 
@@ -27,9 +30,10 @@ def best_first(result: TuneResult) -> list[FrontierEntry]:
 
 
 def frontier(result: TuneResult) -> Iterator[Section]:
-    """Yields a table of knob settings: the largest batch that fits, its peaks, and the next that fails.
+    """Yields a table with a row for each knob setting (precision, optimizer, …) that a search tried.
 
-    Yields nothing if the search has no results.
+    A row has the largest batch that fits, its peaks, and the next batch, which fails. Yields nothing if the
+    search has no results.
     """
     if not result.frontier:
         return
@@ -59,8 +63,8 @@ def _peaks(result: TuneResult, held: _Sizes) -> dict[str, _Sizes]:
     """Columns of peak memory: from the column's title to the peak in bytes of each knob setting.
 
     Args:
-        held: peak of each knob setting that is compared with the budget. It has a column of its own only if
-            it differs from the reserved peaks (on the CPU, from the resident ones).
+        held: for each knob setting (precision, …), the peak that is compared with the budget. It has a column
+            of its own only if it differs from the reserved peaks (on the CPU, from the resident ones).
     """
     device = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
     if result.device.kind == "cpu":
@@ -76,7 +80,7 @@ def _row(
     """Table row for knob settings with the same largest fitting batch and the same smallest failing one.
 
     Args:
-        alike: results of these knob settings; at least one.
+        alike: results of these knob settings (precision, optimizer, …); at least one.
         columns: from the title of a peak's column to the peak in bytes of each knob setting.
         held: peak in bytes of each knob setting that is compared with the budget.
         unit_bytes: bytes of the unit in which peaks are shown, such as 1024³ for GiB.
@@ -97,7 +101,7 @@ def _row(
 
 
 def _folded(result: TuneResult) -> list[list[FrontierEntry]]:
-    """Results of a search by table row: knob settings with the same result share a row.
+    """Results of a search by table row: knob settings (precision, …) with the same result share a row.
 
     The same result means the same largest fitting and smallest failing batch, the same evidence (predicted or
     measured), and both or neither on the Pareto front. A setting that was timed, or with which nothing fits,
@@ -126,9 +130,12 @@ def _on_front(entry: FrontierEntry) -> str:
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
-    """Peak in bytes that is compared with the budget, at the entry's largest fitting batch.
+    """Peak in bytes that is compared with the budget, of the largest batch that fits with a knob setting.
 
     None if no trial (one prediction or run of a configuration) of that batch fits.
+
+    Args:
+        entry: result of the search for the knob setting (precision, optimizer, …).
     """
     peaks = [
         trial.budgeted_bytes

@@ -13,10 +13,10 @@ from autofit.tuning.result import TuneResult
 
 
 def parallels(result: TuneResult) -> Iterator[Section]:
-    """Yields a table of the compared kinds of parallelism and knob settings, the largest global batch first.
+    """Yields a table of the compared kinds of parallelism and knob settings (precision, optimizer, …).
 
-    The global batch has the samples of a step over all ranks. A second section names the kinds of parallelism
-    that are not possible, with the reasons.
+    The largest global batch comes first, the samples of a step over all ranks. A second section names the
+    kinds of parallelism that are not possible, with the reasons.
     """
     rows = [(one, entry) for one in result.parallels for entry in one.frontier]
     names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)

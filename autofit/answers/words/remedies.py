@@ -27,7 +27,10 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """Yields a sentence for each change on the memory it saves alone, for the first six changes at most."""
+    """Yields a sentence for each change of an option on the memory it saves alone, for the first six changes.
+
+    Changes that save nothing are left out.
+    """
     peak = format_bytes(advice.peak_reserved_bytes)  # the peak with enough memory
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
@@ -36,7 +39,7 @@ def what_each_saves(advice: Advice) -> Iterator[str]:
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:
-    """Yields sentences on further changes, beside the gentlest ones, that make the configuration fit."""
+    """Yields sentences on further changes of options, beside the gentlest, that make the batch fit."""
     listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
     for other in advice.others:
         if other.options in listed:

@@ -304,7 +304,7 @@ class TimedLanes:
         return self._at(self._clock.of_event(index))
 
     def slices(self) -> Iterator[Event]:
-        """Yields the slices of the step's phases, of the host's kernel launches, and of kernels."""
+        """Yields the slices (bars) of the step's phases, of the host's kernel launches, and of kernels."""
         starts = [self._at(self._clock.at(phase.start)) for phase in self._phases]
         for phase, start, stop in zip(
             self._phases, starts, (*starts[1:], self._at(self._clock.end)), strict=True

@@ -133,7 +133,7 @@ def _state(block: SegmentBlock) -> str:
 
 
 def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
-    """Yields the start and the end of each phase, as a snapshot has those of `record_function`.
+    """Yields the start and the end of each phase (forward, backward, …), as a snapshot has `record_function`.
 
     Args:
         num_events: number of memory events in the snapshot; later starts and ends are left out.

@@ -34,7 +34,7 @@ class OperatorRow:
 
 
 def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
-    """View of a step's allocations and times by operator and phase.
+    """View of a step's allocations and times by operator and phase (forward, backward, …).
 
     Raises:
         UsageError: there is no such step, or nothing matches the filters.

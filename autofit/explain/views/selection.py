@@ -60,11 +60,11 @@ class Selection:
         return () if self.timing is None else self.timing.calls
 
     def phase_of_call(self, call: TimedCall) -> Phase:
-        """Phase in which an operator call runs."""
+        """Phase of the step (forward, backward, …) in which an operator call runs."""
         return self._phase_at(call.position)
 
     def birth(self, number: int) -> Phase:
-        """Phase in which an allocation was made.
+        """Phase of a step (forward, backward, …) in which an allocation was made.
 
         Args:
             number: number of the allocation in the trace.
@@ -72,7 +72,7 @@ class Selection:
         return self._phase_at(self.lives.births[number])
 
     def death(self, number: int) -> Phase | None:
-        """Phase in which an allocation was freed; None if it was never freed.
+        """Phase of a step (forward, backward, …) in which an allocation was freed; None if it never was.
 
         Args:
             number: number of the allocation in the trace.

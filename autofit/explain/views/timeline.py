@@ -283,7 +283,7 @@ def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
 
     Args:
         timing: predicted times of the step.
-        shown: phases of the step.
+        shown: phases of the step (forward, backward, …), in order of time.
     """
     starts = [phase.start for phase in shown]
     shares = [0.0] * len(shown)
@@ -297,8 +297,8 @@ class _Reader:
 
     Args:
         course: memory of the device after every event.
-        shown: phases, in order of time and without gaps.
-        categories: categories that a moment lists separately.
+        shown: phases (forward, backward, …), in order of time and without gaps.
+        categories: memory categories that a moment lists separately.
         clock: times of the events, to divide the step's time; None to divide the events.
     """
 

@@ -131,7 +131,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
 def peak_against_batch(
     lines: Sequence[CurveLine], points: Sequence[MeasuredPoint], budget_bytes: int | None
 ) -> Figure:
-    """Figure of peaks over the batch size: a line for each knob setting, measured points, and the budget.
+    """Figure of peaks over the batch size: a line for each knob setting (precision, …), and measured points.
 
     The largest batch that fits and the next, which does not, are marked on each line.
 
@@ -389,7 +389,10 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
 
 
 def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
-    """Two markers on a line: the largest batch size that fits, and the next, which does not; if known."""
+    """Two markers on a line of peaks: the largest batch size that fits, and the next, which does not.
+
+    A marker is left out if its batch size is unknown.
+    """
     peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
     color, _, symbol = style
     marks = []
