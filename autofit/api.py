@@ -37,11 +37,16 @@ def tune(
     """Finds the largest batch size that fits in memory, for each requested knob setting (precision, …).
 
     Args:
-        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
+        workload: a `Workload`, a `Script`, or a name such as `"gpt2"`, `"timm:resnet50"` or
+            `"train.py:make_workload"`, as `Workload.load` takes it.
         on_event: called with each event of `autofit.events` while the search runs.
         options: options of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `mode`, `worst_case`, `parallel`, `search`, `max_batch`, `risk`, …, and the
             knobs, the fields of `autofit_workers.spec.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
+
+    Returns:
+        The largest batch for each knob setting, the best and the recommended configuration, and their
+        evidence; `best` is None if nothing fits.
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -59,15 +64,16 @@ def tune(
 
 
 def estimate(workload: Workload | Script | str, *, batch_size: int | None = None, **options: Any) -> Estimate:
-    """Predicts the peak memory of one configuration, from one trace at that size.
+    """Predicts the peak memory of one configuration, from one traced step at that batch size.
 
     Args:
-        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
+        workload: a `Workload`, a `Script`, or a name such as `"gpt2"`, `"timm:resnet50"` or
+            `"train.py:make_workload"`, as `Workload.load` takes it.
         batch_size: samples a batch; for a script, None for its own batch size.
         options: options of `autofit estimate`, with `_` for `-`, and the knobs, the fields of
             `autofit_workers.spec.knobs.Knobs` (`conv_algo`, `precision`, `optimizer`, …). Among them are
-            gpu: a card of the catalogue; without it the likely peak is that of an sm_80 card, and the
-                interval covers all of NVIDIA's architectures in the catalogue.
+            gpu: a GPU model that `autofit gpus` lists; without it the likely peak is that of an sm_80 card,
+                and the interval covers all of NVIDIA's architectures in that list.
             mode: `train`, `infer` or `generate`, instead of the workload's own.
             worst_case: whether to predict the worst batches, of a workload whose `make_batch` takes a `kind`.
             parallel: `fsdp:8`, or another form of `--parallel`, to predict one of several ranks;
@@ -86,10 +92,12 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
-    """Predicts from one trace whether a configuration fits: yes, no, or unsure.
+    """Predicts from one traced step whether a configuration fits: yes, no, or unsure.
 
     Args:
-        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
+        workload: a `Workload`, a `Script`, or a name such as `"gpt2"`, `"timm:resnet50"` or
+            `"train.py:make_workload"`, as `Workload.load` takes it.
+        batch_size: samples a batch; with several ranks, of one rank.
         options: options of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
             the local card; `conv_algo`, `precision`, `optimizer`, `mode`, `margin`, `reserve`, …
 
@@ -112,12 +120,13 @@ def observe(
     """Compares a real run's peak with its prediction, and stores it, so that later predictions are narrower.
 
     Args:
-        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
-        peak_bytes: the peak, in bytes.
-        kind: `allocated` (`torch.cuda.max_memory_allocated()`), `reserved` (`max_memory_reserved()`) or
-            `device` (what nvidia-smi shows for the process, which needs `gpu`).
+        workload: a `Workload`, a `Script`, or a name such as `"gpt2"`, `"timm:resnet50"` or
+            `"train.py:make_workload"`, as `Workload.load` takes it.
+        peak_bytes: peak memory of the real run, in bytes.
+        kind: how it was read: `allocated` (`torch.cuda.max_memory_allocated()`), `reserved`
+            (`max_memory_reserved()`) or `device` (what nvidia-smi shows for the process, which needs `gpu`).
         batch_size: samples a batch; for a script, None for its own batch size.
-        options: options of `estimate`: `gpu`, `mode`, …, and the knobs.
+        options: options of `estimate` that describe the run: `gpu`, `mode`, …, and the knobs.
 
     Raises:
         UsageError: an option is wrong, or the peak cannot be of this card or configuration.
@@ -133,16 +142,16 @@ def observe(
 
 
 def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
-    """Predicts the memory that a server of a language model has left for its KV cache.
+    """Predicts the memory that a server of a language model (vLLM, …) has left for its KV cache.
 
     Args:
         model: a model of transformers, `hf:MODEL_TYPE` or `hf:path/to/config.json`.
-        gpu: a card of the catalogue.
+        gpu: a GPU model that `autofit gpus` lists, such as `"a100-40g"`.
         options: options of `autofit kv`, with `_` for `-`, the fields of `KvQuestion`: `engine="vllm"`,
             `tensor_parallel=2`, `max_model_len=8192`, `kv_dtype="fp8"`, …
 
     Raises:
-        UsageError: the server does not start with these options.
+        UsageError: an option is wrong, or the server does not start with these options.
         WorkloadFailedError: the model cannot be built.
     """
     known = {each.name for each in dataclasses.fields(KvQuestion)} - {"gpu"}
@@ -154,8 +163,8 @@ def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
 def peak_curve(workload: Workload | Script | str, **options: Any) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
 
-    The curve costs three traces; after that a batch size costs milliseconds. Options and errors are those of
-    `estimate`.
+    The curve costs three traced steps; after that a batch size costs milliseconds. Options and errors are
+    those of `estimate`.
     """
     settings, predictor = _prediction(workload, options, "a curve")
     return predictor.curve(settings.configuration("a curve"), settings.card)
@@ -164,7 +173,7 @@ def peak_curve(workload: Workload | Script | str, **options: Any) -> PredictedCu
 def peak_surface(workload: Workload | str, **options: Any) -> PredictedSurface:
     """Predicts peak memory by batch size and size of a sample: `surface(batch_size, size)` is an `Estimate`.
 
-    The surface costs five traces, and three more for batches of one sample; after that a point costs
+    The surface costs five traced steps, and three more for batches of one sample; after that a point costs
     milliseconds. A size is the number of tokens of a text, the side of an image, or what the workload's
     `make_batch` takes as `size`. Options and errors are those of `estimate`.
     """
@@ -175,13 +184,18 @@ def peak_surface(workload: Workload | str, **options: Any) -> PredictedSurface:
 def _prediction(
     workload: Workload | Script | str, options: dict[str, Any], what: str
 ) -> tuple[TuneSettings, Predictor]:
-    """Settings of one configuration, and the predictor of its workload."""
+    """Settings of one configuration, read from keyword options, and the predictor of its workload.
+
+    Args:
+        options: keyword options of the call.
+        what: result of the call, for error messages, such as `a check`.
+    """
     settings = resolve_one_configuration({**options, **_named(workload)}, what)
     return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
 
 
 def _named(workload: Workload | Script | str) -> dict[str, Any]:
-    """Options that name the workload or the script, and how a script's ranks are started."""
+    """Options that a workload or script stands for: its name, and how a script's ranks are started."""
     if isinstance(workload, str):
         return {"model": workload}
     if not isinstance(workload, Script):

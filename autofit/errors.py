@@ -37,7 +37,7 @@ ERROR_SCHEMA = "autofit.error/1"
 
 
 class ExitCode(IntEnum):
-    """The exit codes of the commands."""
+    """Exit code of an autofit command; `FOUND` means success, `UNSURE` that a check gives no clear answer."""
 
     FOUND = 0
     INTERNAL = 1
@@ -98,25 +98,25 @@ class UnknownGpuError(UsageError):
 
 
 class UnknownModelError(UsageError):
-    """A model's name is neither that of a built-in workload nor an import reference."""
+    """A model's name is neither a built-in one nor a reference to be imported, such as `file.py:function`."""
 
     kind = "unknown-model"
 
 
 class BudgetError(UsageError):
-    """CUDA context, other processes and margin leave no memory of the device for PyTorch."""
+    """No memory of the device is left for PyTorch, after CUDA context, other processes and margin."""
 
     kind = "budget"
 
 
 class StudyMismatchError(UsageError):
-    """A study of the given name exists, but was begun with other settings."""
+    """A stored search (study) of the given name exists, but was begun with other settings."""
 
     kind = "study-mismatch"
 
 
 class InapplicableError(UsageError):
-    """A knob does not apply to the workload, such as checkpointing of a model without repeated blocks."""
+    """A requested change does not apply to the workload, such as checkpointing without repeated blocks."""
 
 
 class WorkloadFailedError(AutofitError):
@@ -138,35 +138,35 @@ class WorkloadFailedError(AutofitError):
 
 
 class UnpredictableCardError(WorkloadFailedError):
-    """The workload cannot be predicted on the given card, but perhaps on other cards."""
+    """The workload cannot be predicted on the given GPU model, but perhaps on others."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="unsupported")
 
 
 class UntimedCardError(UsageError):
-    """An answer needs step times, which cannot be predicted on the given card, but perhaps on other cards."""
+    """Step times are needed that cannot be predicted on the given GPU model, but perhaps on others."""
 
 
 class InfrastructureError(AutofitError):
-    """The infrastructure of autofit fails: storage, cluster or driver."""
+    """Something around the workload fails: storage, Ray cluster, or GPU driver."""
 
     kind = "infrastructure"
     exit_code = ExitCode.INFRASTRUCTURE
 
 
 class StorageError(InfrastructureError):
-    """A study, a trace or a report cannot be read or written."""
+    """A stored search (study), trace, report or other file cannot be read or written."""
 
     kind = "storage"
 
 
 class StorageDeniedError(StorageError):
-    """The database lets its user read, but denies another operation, such as a write."""
+    """The database user may read, but not do what was attempted, such as to write."""
 
 
 class DispatchError(InfrastructureError):
-    """No worker can be reached, or a trial was lost or hung after its retry."""
+    """No process to run configurations in can be reached, or a run was lost or hung twice."""
 
     kind = "dispatch"
 
@@ -178,17 +178,17 @@ class DriverError(InfrastructureError):
 
 
 class MissingLibraryError(InfrastructureError):
-    """A knob's value needs a library that is not installed where trials run."""
+    """A requested setting, such as an 8-bit optimizer, needs a library that is missing where it would run."""
 
 
 class OutputError(InfrastructureError):
-    """Standard output is closed, full or fails otherwise."""
+    """Standard output is closed or full, or cannot be written for another reason."""
 
     kind = "output"
 
 
 class ReaderGoneError(AutofitError):
-    """The reader of stdout went away, as `head` does; exits with the shell's code for SIGPIPE."""
+    """The reader of standard output has ended, as `head` does; the exit code is the shell's for SIGPIPE."""
 
     kind = "reader-gone"
     exit_code = ExitCode.READER_GONE
@@ -198,16 +198,20 @@ class ReaderGoneError(AutofitError):
 
 
 class InternalError(AutofitError):
-    """Autofit itself has a fault."""
+    """Autofit itself has a bug, which is neither the user's nor the workload's."""
 
     kind = "internal"
     exit_code = ExitCode.INTERNAL
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End of a message about an unknown name, ` Did you mean a or b?`; empty if no name is similar.
+    """Text ` Did you mean a or b?` to end a message on an unknown name; empty if no name is similar.
 
     Suggests the names that contain `name`, the shortest first; if there are none, names of similar spelling.
+
+    Args:
+        name: name that is unknown.
+        known: all names that exist.
     """
     wanted = name.casefold()
     by_folded = {key.casefold(): key for key in sorted(known, key=lambda key: (len(key), key))}
@@ -219,7 +223,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def either(names: Sequence[str]) -> str:
-    """Names joined as `a, b or c`; the first few of many names, with the number of the others."""
+    """Text of names as `a, b or c`; of more than five the first five, and the number of the others."""
     if len(names) > _NUM_NAMED:
         return f"{', '.join(names[:_NUM_NAMED])} or one of {len(names) - _NUM_NAMED} others"
     *others, last = names

@@ -19,9 +19,10 @@ class TuneStarted:
 
     Attributes:
         workload: short name of the workload, as in `WorkloadRef.name`.
-        gpu: card that the search is for, see `autofit.settings.target.gpu_label`.
+        gpu: short name of the GPU that the search is for, such as `t4`; see `gpu_label`.
         budget_bytes: bytes that the allocator may reserve; for the CPU, bytes that the process may use.
-        study: name of the study, by which the search can be resumed; all events of a search have it.
+        study: name of the study (the stored search), by which it can be resumed; all events of a search
+            have it.
         started_seconds: time at which the search began, in seconds of the epoch.
     """
 
@@ -34,10 +35,12 @@ class TuneStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A trial was handed to a dispatcher, which runs it.
+    """A trial, one prediction or run of a configuration, was started.
 
     Attributes:
+        study: name of the search's study.
         trial: number of the trial in its study.
+        spec: the configuration, and how to predict or run it.
         started_seconds: time of the start, in seconds of the epoch.
     """
 
@@ -49,10 +52,13 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished:
-    """A trial returned; its outcome is already in the study.
+    """A trial, one prediction or run of a configuration, has ended, and its result is stored.
 
     Attributes:
+        study: name of the search's study.
         trial: number of the trial in its study.
+        spec: the configuration, and how it was predicted or run.
+        outcome: result: how the trial ended, and its peaks.
     """
 
     study: str
@@ -63,10 +69,11 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAbandoned:
-    """A started trial will not return: its search was ended, or the process that ran it is gone.
+    """A started trial will give no result: its search was ended, or the process that ran it is gone.
 
     Attributes:
-        trial: number of the trial in its study.
+        study: name of the search's study.
+        trial: number of the trial (one prediction or run of a configuration) in its study.
     """
 
     study: str
@@ -75,10 +82,11 @@ class TrialAbandoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCompared:
-    """A measured trial fits, and its peak is compared with its prediction.
+    """A configuration was run and fits, and its measured peak is compared with the predicted one.
 
     Attributes:
-        trial: number of the trial in its study.
+        study: name of the search's study.
+        trial: number of the run in its study.
         predicted_bytes: likely predicted peak, of the memory that is compared with the budget.
         measured_bytes: measured peak of the same memory.
     """
@@ -91,15 +99,19 @@ class PredictionCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryMoved:
-    """The largest batch known to fit has changed for one knob setting.
+    """The largest batch known to fit has changed for one knob setting (precision, optimizer, …).
 
-    The batch grows as sizes are tried, and shrinks if a size that had fitted fails its soak, a longer trial.
+    The batch grows as sizes are tried. It shrinks if a size that had fitted fails its soak, a longer run.
 
     Attributes:
+        study: name of the search's study.
+        knobs: the knob setting.
         largest_batch: largest batch known to fit; None if not even the smallest batch fits.
-        peaks: peaks of the largest batch; predicted ones are at the level that has to fit.
-        peak_bytes: the peak among `peaks` that is compared with the budget.
-        evidence: how the largest batch is known to fit or, if none fits, the smallest to fail.
+        peaks: peaks of the largest batch. If predicted, they are at the level of the prediction (likely, high
+            end, …) that has to fit.
+        peak_bytes: the peak among `peaks` that is compared with the budget; None if unknown.
+        evidence: whether the result was predicted or measured. If no batch fits, it is that of the smallest
+            batch, which failed.
     """
 
     study: str
@@ -112,9 +124,10 @@ class BoundaryMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationMade:
-    """A search is over, and recommends the configuration that a practitioner would take.
+    """A search is over, and recommends a configuration.
 
     Attributes:
+        study: name of the search's study.
         knobs, batch_size: the configuration; None if nothing fits.
         predicted_step_seconds: likely time of its step; None if it is too uncertain to be shown.
         step_time_error: (predicted − measured) / measured step time; None if the step was not measured.
@@ -129,7 +142,7 @@ class RecommendationMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged:
-    """The numbers of busy and idle workers that a search may use have changed."""
+    """The numbers of busy and idle workers (processes that run configurations) of a search have changed."""
 
     study: str
     num_busy: int
@@ -138,10 +151,10 @@ class WorkersChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsCounted:
-    """The jobs of a cluster were counted.
+    """The jobs of a cluster, each a queued or running `autofit tune`, were counted.
 
     Attributes:
-        by_state: number of jobs in each state; a state without jobs may be left out.
+        by_state: number of jobs in each state, such as `running`; a state without jobs may be left out.
     """
 
     by_state: Mapping[str, int]
@@ -149,11 +162,11 @@ class JobsCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCounted:
-    """The unreadable records of a storage, which are skipped, were counted.
+    """The records of a storage that cannot be read, and are skipped, were counted.
 
     Attributes:
-        source: name of the storage or journal that has the records.
-        by_kind: number of records of each `autofit.study.damage.Kind`; kinds without any may be left out.
+        source: name of the storage or journal file that has the records.
+        by_kind: number of such records by kind, such as `trial` or `job`; kinds without any may be left out.
     """
 
     source: str
@@ -162,10 +175,12 @@ class UnreadableCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of a stage of a search, as text for a user.
+    """Progress of a stage of a search or prediction, for a user to see.
 
     Attributes:
-        done, total: steps of this stage that are done, and all of them; None if their number is unknown.
+        stage: name of the stage, such as `predicting curves`.
+        done: number of steps of this stage that are done.
+        total: number of all steps of this stage; None if unknown.
     """
 
     stage: str
@@ -175,7 +190,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """Note that the user should read while the command still runs; the answer repeats it."""
+    """Note that the user should read while a command still runs; its answer has the note again."""
 
     text: str
 
@@ -185,7 +200,10 @@ class TuneFinished:
     """The search is over.
 
     Attributes:
+        workload: short name of the workload.
         best_batch, best_knobs: best configuration that fits; None if nothing fits.
+        num_trials: number of trials (predictions or runs of a configuration) in the study.
+        wall_seconds: duration of the search.
     """
 
     workload: str
@@ -214,11 +232,11 @@ EventSink = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """Event sink that does nothing."""
+    """Event sink (a function that is called with each event) that does nothing."""
 
 
 def fan_out(*sinks: EventSink) -> EventSink:
-    """Event sink that passes every event to each of `sinks`, in their order."""
+    """Event sink (a function that is called with each event) that calls several others in their order."""
 
     def emit(event: Event) -> None:
         for sink in sinks:

@@ -15,7 +15,7 @@ from autofit_workers.spec.versions import is_supported
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, PyTorch, autofit, Ray and Optuna that an answer is made with."""
+    """Versions of Python, PyTorch, autofit, Ray and Optuna that are installed, by lower-case name."""
     return dict(_versions())
 
 
@@ -30,10 +30,18 @@ def _versions() -> Mapping[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of settings (of JSON types), independent of the order of keys."""
+    """SHA-256 of settings as hexadecimal text; the order of keys does not matter.
+
+    Args:
+        settings: values that JSON can hold, by name.
+    """
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def told_version(version: str) -> str:
-    """Text of a PyTorch version in answers, marked as unverified if autofit does not support the version."""
+    """PyTorch version as answers show it: marked as unverified if autofit was not tested with the version.
+
+    Args:
+        version: version as PyTorch states it, such as `2.6.0+cu124`.
+    """
     return version if is_supported(version) else f"{version} (predictions unverified)"

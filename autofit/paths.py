@@ -37,9 +37,12 @@ _log = logging.getLogger(__name__)
 
 
 def state_dir() -> Path:
-    """Folder of all durable files; it is not created here.
+    """Folder of all files that autofit keeps; it is not created here.
 
-    `~` in `$AUTOFIT_STATE_DIR` is the user's home.
+    It is `$AUTOFIT_STATE_DIR` if set, where `~` is the user's home; else the platform's folder for state.
+
+    Raises:
+        StorageError: `~` cannot be resolved.
     """
     configured = os.environ.get(STATE_DIR_VARIABLE)
     try:
@@ -49,12 +52,12 @@ def state_dir() -> Path:
 
 
 def studies_path() -> Path:
-    """Folder of the studies' journals; it is not created here."""
+    """Folder of studies (stored searches), a journal file each; it is not created here."""
     return state_dir() / "studies"
 
 
 def studies_dir() -> Path:
-    """Folder of the studies' journals, created if missing.
+    """Folder of studies (stored searches), a journal file each; created if missing.
 
     Raises:
         StorageError: when the folder cannot be created or written to.
@@ -63,17 +66,21 @@ def studies_dir() -> Path:
 
 
 def traces_dir() -> Path:
-    """Folder of traces, created if missing; raises `StorageError` if it is not writable."""
+    """Folder of traces (recorded steps), created if missing; raises `StorageError` if it is not writable."""
     return _writable(state_dir() / "traces")
 
 
 def observations_path() -> Path:
-    """Folder of observed peaks; it is not created here."""
+    """Folder of peaks that users reported with `autofit observe`; it is not created here."""
     return state_dir() / "observations"
 
 
 def observations_dir() -> Path:
-    """Folder of observed peaks, created if missing; raises `StorageError` if it is not writable."""
+    """Folder of peaks that users reported with `autofit observe`, created if missing.
+
+    Raises:
+        StorageError: the folder cannot be created or written to.
+    """
     return _writable(observations_path())
 
 
@@ -88,12 +95,16 @@ def step_times_dir() -> Path:
 
 
 def errors_dir() -> Path:
-    """Folder of internal errors' reports, created if missing; raises `StorageError` if it is not writable."""
+    """Folder of reports on autofit's own failures, created if missing.
+
+    Raises:
+        StorageError: the folder cannot be created or written to.
+    """
     return _writable(state_dir() / "errors")
 
 
 def cache_path() -> Path:
-    """Folder of cached files, which can be made again; not created here."""
+    """Folder of cached files, which autofit can make again; it is not created here."""
     return state_dir() / "cache"
 
 
@@ -118,10 +129,10 @@ def _writable(folder: Path) -> Path:
 
 
 def _narrow(folder: Path) -> None:
-    """Removes other users' access to a folder, which an earlier version of autofit gave them.
+    """Takes other users' permissions on a folder away; earlier versions of autofit created it with them.
 
-    A folder that others may write to, that belongs to another user, or that is a link was shared on purpose,
-    and is left unchanged.
+    The folder is left unchanged if others may write to it, if it belongs to another user, or if it is a link:
+    it was then shared on purpose. A failure is only logged.
     """
     try:
         found = folder.lstat()
@@ -134,7 +145,7 @@ def _narrow(folder: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Checks, before long work, that `write_atomically` will be able to write a file at a path.
+    """Checks that a file can be written at a path; called before long work whose result goes there.
 
     Raises:
         StorageError: the file cannot be written.
@@ -149,7 +160,11 @@ def require_writable(path: Path) -> None:
 
 
 def _mode(path: Path) -> int:
-    """Mode bits of the file at a path; 0 if there is no file, or a broken link."""
+    """Mode bits of the file that a path leads to; 0 if there is no such file.
+
+    Raises:
+        OSError: the path cannot be looked up, or no file can have such a name.
+    """
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -159,12 +174,16 @@ def _mode(path: Path) -> int:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes a file atomically: a crash leaves the old file, never a half-written one.
+    """Writes a file atomically: after a crash the file has the old or the new content, never a part.
 
-    Of a symbolic link, the file that it leads to is written. A device or a pipe is written to directly.
+    If the path is a symbolic link, the file that it leads to is replaced. A device or a pipe is written to
+    directly.
+
+    Args:
+        content: new content; a text is encoded as UTF-8.
 
     Raises:
-        StorageError: when the folder is missing or not writable, the disk full, or nobody reads the pipe.
+        StorageError: the folder is missing or not writable, the disk is full, or nobody reads the pipe.
     """
     data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
@@ -186,7 +205,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Writes to a device or a pipe; raises `OSError` at once if nobody reads the pipe."""
+    """Writes to a device or a pipe.
+
+    Raises:
+        OSError: writing fails; at once if nobody reads the pipe.
+    """
     number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(number, True)
     with os.fdopen(number, "wb") as file:
@@ -194,7 +217,13 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
-    """Writes a cached file, unless it exists; a failure to write is only logged."""
+    """Writes a cached file, unless it exists; a failure to write is only logged.
+
+    Args:
+        folder: returns the folder of the file, created if missing.
+        name: name of the file within it.
+        content: returns the content; not called if the file exists.
+    """
     try:
         path = folder() / name
         if not path.exists():

@@ -50,7 +50,7 @@ def parse_bytes(text: str) -> int:
 def format_bytes(num_bytes: int) -> str:
     """Text of a size in binary units with two decimals: `15.23 GiB`; whole bytes below 1 KiB.
 
-    `parse_bytes` reads it back to within half a unit of its last decimal.
+    `parse_bytes` reads the text back; the result differs from the size by at most the rounding.
     """
     if num_bytes < 0:
         return f"-{format_bytes(-num_bytes)}"
@@ -83,5 +83,5 @@ def parse_percent(text: str) -> Decimal:
 
 
 def size_or_dash(num_bytes: int | None) -> str:
-    """Text of a size by `format_bytes`; a dash for None."""
+    """Text of a size, such as `15.23 GiB`; a dash for None."""
     return "–" if num_bytes is None else format_bytes(num_bytes)

@@ -13,12 +13,15 @@ from autofit.questions.what_if import WhatIf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveLine:
-    """Curve of predicted peaks over the batch size, as a line of a figure.
+    """Line of a figure: predicted peak memory against the batch size, for one setting of the knobs.
 
     Attributes:
-        label: the knob setting, or the level of the prediction.
+        label: name of the line: the knob setting (precision, optimizer, …), or whether the line is of the
+            likely or of the highest peak.
+        batch_sizes: batch sizes at which the line has points, ascending.
         peaks_bytes: the peak at each of `batch_sizes`.
-        largest_batch, first_failing_batch: largest batch that fits and next that fails; None if unknown.
+        largest_batch: largest batch size that fits the budget; None if unknown.
+        first_failing_batch: next larger batch size, which does not fit; None if unknown.
     """
 
     label: str
@@ -30,11 +33,11 @@ class CurveLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """Peak of a trial that was run, as a point of a figure.
+    """Point of a figure: the peak of a configuration that was really run.
 
     Attributes:
-        label: the trial's knob setting.
-        verdict: how the trial ended.
+        label: knob setting of the run: precision, optimizer, ….
+        verdict: how the run ended, such as `fits` or `oom`.
     """
 
     label: str
@@ -45,11 +48,11 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Module in a tree of modules, with its memory alive at the peak.
+    """Module of a model, with its memory alive at the peak, for a figure of the tree of modules.
 
     Attributes:
-        path: the module's path, from the model on; empty for the model.
-        own_bytes: bytes alive at the peak that belong to no child.
+        path: path of the module from the model on, such as `features.0`; empty for the model itself.
+        own_bytes: bytes alive at the peak that belong to the module but to none of its submodules.
     """
 
     path: str
@@ -58,7 +61,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """Figure of peaks over the batch size, predicted and measured, with the budget where there is one."""
+    """Figure of peak memory against the batch size: predicted lines, measured points, and the budget.
+
+    Attributes:
+        budget_bytes: memory that may be used, drawn as a horizontal line; None for no such line.
+    """
 
     lines: tuple[CurveLine, ...]
     measured: tuple[MeasuredPoint, ...] = ()
@@ -67,10 +74,13 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeMap:
-    """Figure of predicted peaks of one knob setting by batch size and size of a sample.
+    """Figure of predicted peaks over two axes: batch size, and size of a sample (such as tokens).
 
     Attributes:
-        peaks_bytes: for each of `batch_sizes` the peaks of all `sizes`.
+        sizes: sizes of a sample, ascending.
+        batch_sizes: batch sizes, ascending.
+        peaks_bytes: a row for each of `batch_sizes`, with the peak for each of `sizes`.
+        budget_bytes: memory that may be used; None if unknown.
     """
 
     sizes: tuple[int, ...]
@@ -81,7 +91,12 @@ class SizeMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
-    """Figure of one device's memory over a step."""
+    """Figure of one device's memory over a step.
+
+    Attributes:
+        lane: memory of the device, from the first to the last moment.
+        budget_bytes: memory that may be used, drawn as a line; None for no such line.
+    """
 
     lane: Lane
     budget_bytes: int | None = None
@@ -89,19 +104,23 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleMemory:
-    """Figure of the tree of modules by memory at the peak; each module comes after its parent."""
+    """Figure of the tree of modules by memory alive at the peak.
+
+    Attributes:
+        nodes: modules of the model, each after its parent.
+    """
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Time of a step by classes of kernels and by modules.
+    """Time of a step by class of kernels (such as convolutions) and by module, from which figures are drawn.
 
     Attributes:
-        timing: times of the step's operators.
-        note: sentence on the basis of the times, or on why there are no seconds.
-        classes: classes of kernels, the one that takes most time first.
+        timing: predicted times of the step's operators.
+        note: sentence on how the times are known, or on why there are no seconds.
+        classes: time of each class of kernels, the longest first.
         modules: modules that take time, and their parents, each after its parent.
     """
 
@@ -113,28 +132,28 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Figure of classes of kernels under the card's limits of arithmetic and bandwidth."""
+    """Roofline plot: classes of kernels under the card's limits of arithmetic and memory bandwidth."""
 
     times: Times
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleTimes:
-    """Figure of the tree of modules by their time on the device."""
+    """Figure of the tree of modules by their kernels' time on the GPU."""
 
     times: Times
 
 
 @dataclass(frozen=True, slots=True)
 class Workspaces:
-    """Figure of the workspaces of convolution layers."""
+    """Figure of the workspaces (scratch memory) that cuDNN takes for each convolution layer."""
 
     layers: tuple[LayerWorkspaces, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Levers:
-    """Figure of the memory that each changed knob or option would save."""
+    """Figure of the memory saved by each single change of an option, such as `--precision amp-bf16`."""
 
     what_if: WhatIf
 

@@ -18,10 +18,10 @@ _NUM_HOLDERS = 6
 
 
 def memory_sections(estimate: Estimate, at: str = "") -> Iterator[Section]:
-    """Sections on the memory at an estimate's peak: by category, and the largest live allocations.
+    """Yields sections on the memory at a predicted peak: by category, and the largest live allocations.
 
     Args:
-        at: the configuration in words, for the title, such as `at batch 70`.
+        at: words for the title that name the configuration, such as `at batch 70`; empty to leave them out.
     """
     alive = estimate.breakdown
     interval = estimate.whole_interval
@@ -71,16 +71,20 @@ def memory_section(
     spread: str = "",
     runs_out: bool = False,
 ) -> Section:
-    """Section on the memory alive at the allocated peak, and what is added to it up to the device peak.
+    """Section with a table that leads from live blocks by category to the reserved and the device peak.
+
+    The device peak is the memory that nvidia-smi would show: reserved memory and the context outside the
+    allocator.
 
     Args:
-        categories: bytes of live blocks at the peak.
-        at: the configuration in words, for the title, such as `at batch 70`.
-        reserved_bytes: the likely reserved peak.
-        architecture: the architecture of the card.
-        exchanges: whether the process communicates with other ranks.
-        spread: the interval of the reserved peak, in words.
-        runs_out: whether memory runs out on the card, so that the peaks are those with enough memory.
+        categories: bytes alive at the allocated peak, by category (activations, parameters, …).
+        at: words for the title that name the configuration, such as `at batch 70`; empty to leave them out.
+        reserved_bytes: likely reserved peak: the bytes of the allocator's segments.
+        context_bytes: bytes that the process holds on the card outside the allocator.
+        architecture: GPU architecture of the card, such as `sm_80`; None if unknown.
+        exchanges: whether the process communicates with other ranks, so that NCCL is named too.
+        spread: range of the reserved peak in words; empty if it is certain.
+        runs_out: whether the step does not fit on the card; then the sizes are named as needed memory.
     """
     names = PeakNames.of(architecture, runs_out=runs_out)
     allocated_bytes = sum(categories.values())

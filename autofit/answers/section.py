@@ -21,10 +21,11 @@ _ALIGNS: dict[str, Align] = {"<": "left", ">": "right"}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Table cell with a mark.
+    """Table cell: a text and how it is marked.
 
     Attributes:
-        detail: exact value behind the text, shown as a tooltip of the HTML page.
+        mark: emphasis or colour of the text, such as `strong` or `bad`; empty for none.
+        detail: exact value behind a rounded text, shown as a tooltip of the HTML page.
     """
 
     text: str
@@ -42,7 +43,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Table column; a line break in its title marks where the title may be broken if width is scarce."""
+    """Table column: its title, and how its cells are aligned.
+
+    Attributes:
+        title: title in the header. A line break in it marks where it may be broken if there is little width.
+    """
 
     title: str = ""
     align: Align = "left"
@@ -50,10 +55,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Block of aligned columns; there is no header if no column has a title.
+    """Block of aligned columns; it has no header if no column has a title.
 
     Attributes:
-        has_long_names: whether names in the first column may be broken.
+        fit: layout on a narrow terminal: `wrapped` to its width, `listed` (wrapped, but one line a row if
+            the output is no terminal), or `whole` (never wrapped).
+        has_long_names: whether names in the first column may be broken over several lines.
     """
 
     kind: ClassVar = "table"
@@ -72,7 +79,9 @@ class Paragraph:
     """Block of one or more sentences.
 
     Attributes:
-        mark: mark of the words in `marked`, or of the whole text if `marked` is empty.
+        mark: emphasis or colour, such as `strong`, of the words in `marked`; of the whole text if `marked` is
+            empty.
+        marked: words of the text that have the mark.
         is_whole: whether the text is never wrapped to a terminal's width, so that it can be copied.
     """
 
@@ -83,7 +92,7 @@ class Paragraph:
     is_whole: bool = False
 
     def parts(self) -> Iterator[tuple[str, Mark]]:
-        """Parts of the text in order, each with its mark."""
+        """Yields the pieces of the text in order, each with its mark; empty for pieces not in `marked`."""
         words = [re.escape(word) for word in self.marked if word]
         if not words:
             yield self.text, self.mark
@@ -122,11 +131,11 @@ Block = Table | Paragraph | Bullets | Code | Figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Part of an answer: blocks under a title.
+    """Part of an answer: blocks (tables, paragraphs, lists, code, figures) under a title.
 
     Attributes:
-        name: identifier of the section within its answer.
-        is_leading: whether a terminal omits the title, as the first lines of an answer need no title.
+        name: identifier of the section within its answer, for programs and for links.
+        is_leading: whether a terminal leaves the title out, as it is not needed at the top of an answer.
     """
 
     name: str
@@ -146,7 +155,11 @@ def right(title: str = "") -> Column:
 
 
 def row(*cells: str | Cell, is_chosen: bool = False) -> Row:
-    """Table row made of cells; plain texts become cells without a mark."""
+    """Table row made of cells; plain texts become cells without emphasis.
+
+    Args:
+        is_chosen: whether to mark the row as that of the recommended configuration.
+    """
     return Row(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells), is_chosen)
 
 
@@ -157,7 +170,12 @@ def table(
     fit: Fit = "wrapped",
     has_long_names: bool = False,
 ) -> Table:
-    """Table of columns with titles."""
+    """Table made of columns and rows; plain texts in the rows become cells without emphasis.
+
+    Args:
+        fit: layout on a narrow terminal, see `Table`.
+        has_long_names: whether names in the first column may be broken over several lines.
+    """
     return Table(
         columns=tuple(columns),
         rows=tuple(each if isinstance(each, Row) else row(*each) for each in rows),
@@ -170,7 +188,8 @@ def grid(aligns: str, rows: Iterable[Row | Iterable[str | Cell]], *, fit: Fit = 
     """Table without a header.
 
     Args:
-        aligns: a character for each column, `<` for text and `>` for numbers.
+        aligns: one character for each column: `<` for left-aligned text, `>` for right-aligned numbers.
+        fit: layout on a narrow terminal, see `Table`.
     """
     return table((Column(align=_ALIGNS[align]) for align in aligns), rows, fit=fit)
 

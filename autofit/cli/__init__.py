@@ -42,7 +42,15 @@ _COLLECTIONS = (50_000, 20, 100)
 
 
 def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
-    """Runs a command line; see `autofit.cli.app.main`."""
+    """Runs an autofit command line; also handles Ctrl-C and SIGTERM, from before slow imports on.
+
+    Args:
+        arguments: arguments without the program's name; those of the process if None.
+        backend: functions that the commands call; the real ones if None.
+
+    Returns:
+        The exit code.
+    """
     as_json = "--json" in (sys.argv if arguments is None else arguments)
     with interruptible(as_json=as_json, to_the_end=arguments is None) as interruption:
         try:
@@ -62,7 +70,13 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _start_to_predict(options: Sequence[str]) -> None:
-    """Starts the predicting process early, as its import of torch takes as long as the rest of start-up."""
+    """Starts the process that predicts early, as it imports torch while this process goes on.
+
+    Does nothing if an option means that nothing is predicted, or that it is done in another process.
+
+    Args:
+        options: arguments of the command, as typed.
+    """
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
         from autofit_workers.trials.run import start_predictor  # the door imports more than a start needs
 

@@ -89,10 +89,15 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _end(error: BaseException, arguments: Sequence[str]) -> int:
-    """Prints a failed command's error and returns its exit code.
+    """Prints the error that a command failed with, and returns its exit code.
+
+    Args:
+        error: error of autofit, of click, or an unexpected one, which is reported as an internal error.
+        arguments: arguments of the command; with `--json` among them, the error is printed as JSON.
 
     Raises:
-        OutputError, ReaderGoneError: the command failed with this error.
+        OutputError, ReaderGoneError: the given error is one of these; nothing can be printed.
+        SystemExit: the given error is this one, and standard output did not fail.
     """
     if isinstance(error, OutputError | ReaderGoneError):
         raise error
@@ -112,7 +117,7 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
-    """`UsageError` made from a click error: its message in one sentence, with the command that shows help."""
+    """`UsageError` for a command line that click refuses: click's message, and how to show the help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     message = error.format_message().rstrip(".")
     return UsageError(message if context is None else f"{message}; see `{context.command_path} --help`")

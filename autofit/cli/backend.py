@@ -36,19 +36,32 @@ if TYPE_CHECKING:
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
-    """Searches for the largest batch that fits; see `autofit.tuning.session.run`."""
+    """Searches for the largest batch that fits in memory; see `autofit.tuning.session.run`."""
     return session.run(settings, workload, emit=emit)
 
 
 def tune_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: EventSink) -> CardResults:
-    """Searches for the largest batch on each of several cards; see `autofit.tuning.session.run_each`."""
+    """Searches for the largest batch on each of several GPU models; see `autofit.tuning.session.run_each`.
+
+    Args:
+        on_cards: settings of each search, which differ in the card.
+        workload: model or script that all searches are for.
+        emit: function that is called with each event.
+    """
     return session.run_each(on_cards, workload, emit=emit)
 
 
 def estimate(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int | None, emit: EventSink
 ) -> Estimate:
-    """Predicts the peak memory of one configuration."""
+    """Predicts the peak memory of one configuration.
+
+    Args:
+        settings: card, knob values (precision, …), and how the workload is run.
+        workload: model or script to predict.
+        batch_size: samples a batch; None for a script's own batch size.
+        emit: function to which progress is reported.
+    """
     predictor = _predictor(settings, workload, emit)
     return predictor.estimate(*_configuration(settings), batch_size)
 
@@ -56,13 +69,13 @@ def estimate(
 def summarize(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
 ) -> SummarizedEstimate:
-    """Sums a model's layers as torchsummary does, and predicts the configuration's peak for comparison."""
+    """Sums a model's layers as torchsummary does, and predicts the peak of a real step for comparison."""
     predictor = _predictor(settings, workload, emit, with_tensors=True)
     return summarize_workload(predictor, *_configuration(settings), batch_size)
 
 
 def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
-    """Predicts one configuration, and the memory that each changed knob or option would save."""
+    """Predicts one configuration, and the memory that each single change of an option would save."""
     predictor = _predictor(settings, workload, emit)
     return try_levers(
         predictor,
@@ -78,7 +91,7 @@ def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
 def report_on_search(
     settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
 ) -> Page:
-    """HTML report of a search, as data."""
+    """HTML report of a search for the largest batch, as data that is still to be rendered."""
     predictor = _predictor(settings, workload, emit)
     return gather.report_on_search(result, settings, predictor, emit=emit)
 
@@ -90,7 +103,11 @@ def report_on_estimate(
     what_if: WhatIf | None,
     emit: EventSink,
 ) -> Page:
-    """HTML report of one configuration, as data."""
+    """HTML report of one configuration, as data that is still to be rendered.
+
+    Args:
+        what_if: memory that single changes of options would save; None to leave them out.
+    """
     return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
@@ -104,10 +121,11 @@ def report_on_estimate(
 
 
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
-    """Predictor for a workload with the `settings`.
+    """Predictor of a workload that is run as the `settings` say.
 
     Args:
-        details: further contents of its traces, such as `with_tensors`.
+        emit: function to which progress is reported.
+        details: what traced steps record in addition, such as `with_tensors=True`.
     """
     return local_predictor(
         workload,
@@ -122,20 +140,24 @@ def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[K
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
-    """Predicts one configuration, with the tensors and calls that a profile's views need."""
+    """Predicts one configuration, with each tensor and operator call, which the views of a profile show."""
     predictor = _predictor(settings, workload, emit, with_tensors=True, with_calls=True)
     return predictor.profile(*_configuration(settings, "a profile"), batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
-    """Checks the predicted peak of one configuration against its budget."""
+    """Predicts whether one configuration fits the memory of its card."""
     return run_check(settings, _predictor(settings, workload, emit), batch_size, emit=emit)
 
 
 def cards(
     settings: TuneSettings, workload: WorkloadRef, question: CardsQuestion, emit: EventSink
 ) -> CardsAnswer:
-    """Checks the predicted peak of one configuration against the budgets of several cards."""
+    """Predicts whether one configuration fits on each of several GPU models, or on several numbers of GPUs.
+
+    Args:
+        question: GPU models, batch size, numbers of GPUs and prices.
+    """
     if question.parallels:
         return on_how_many(
             lambda setup: local_predictor(workload, setup=setup, emit=emit), settings, question, emit=emit
@@ -144,14 +166,18 @@ def cards(
 
 
 def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit: EventSink) -> ObservedPeak:
-    """Compares the peak of a real run with its prediction, and stores it for later predictions."""
+    """Compares the peak of a real run with its prediction, and stores it for later predictions.
+
+    Args:
+        peak: measured peak, and how it was read.
+    """
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
 
 
 def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
-    """Compares the forward passes of several workloads."""
+    """Compares the tensors, peaks and outputs of several models' forward passes."""
     return compare_workloads(
         workloads,
         batch_size=batch_size,
@@ -171,12 +197,17 @@ def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
 def conv_layers(
     workload: WorkloadRef, batch_size: int, card: Card | None, setup: Setup, emit: EventSink
 ) -> ConvLayers:
-    """Workspace bytes of each convolution algorithm for each convolution layer of a model."""
+    """Predicts the workspace (scratch memory) of every convolution algorithm for each layer of a model.
+
+    Args:
+        card: GPU to predict for; None for the CPU.
+        setup: how the model is run, such as in training.
+    """
     return find_conv_layers(workload, batch_size=batch_size, card=card, setup=setup, emit=emit)
 
 
 def examine() -> tuple[Check, ...]:
-    """Results of the checks of `autofit doctor`."""
+    """Results of the checks of `autofit doctor` on this machine."""
     from autofit.questions import doctor
 
     return doctor.examine()
@@ -184,7 +215,7 @@ def examine() -> tuple[Check, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """Functions behind the commands, each of which a test can replace."""
+    """Functions that the commands call to compute their answers; tests replace them by fakes."""
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     tune_each: Callable[[Sequence[TuneSettings], WorkloadRef, EventSink], CardResults] = tune_each

@@ -19,10 +19,14 @@ _PACKAGES = ("autofit", "torch", "ray", "optuna")
 
 
 def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalError:
-    """`InternalError` for an unexpected exception, whose message names the file with the traceback.
+    """`InternalError` for an unexpected exception; writes the traceback to a file, which its message names.
 
     The same failure of the same command always has the same file. If no file can be written, the traceback is
-    printed.
+    printed on stderr.
+
+    Args:
+        error: unexpected exception.
+        arguments: arguments of the command, which the file repeats.
     """
     text = shown("".join(traceback.format_exception(error)))
     command = shlex.join(["autofit", *map(shown, arguments)])

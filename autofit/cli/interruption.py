@@ -25,19 +25,20 @@ _LONGEST_SECONDS = 9.0
 
 
 class SearchInterruptedError(AutofitError):
-    """Error of a command that Ctrl-C or SIGTERM ended; the study keeps its finished trials."""
+    """Error of a command that Ctrl-C or SIGTERM ended; finished trials of a search stay stored."""
 
     kind = "interrupted"
     exit_code = ExitCode.INTERRUPTED
 
 
 class Interruption:
-    """State of a command's interruption by SIGINT or SIGTERM, before and after a signal comes.
+    """Interruption of one command by SIGINT or SIGTERM: whether a signal came, and how the command ends.
 
     Attributes:
         is_wanted: whether a signal came.
         is_answered: whether the command's JSON document was printed.
-        describe: returns the error's message; commands that store something set it, to name what was stored.
+        describe: function that returns the error's message; a command that stores something sets it, to name
+            what was stored.
     """
 
     def __init__(self) -> None:
@@ -48,11 +49,16 @@ class Interruption:
         self._comes, self._goes = threading.Lock(), threading.Lock()
 
     def error(self) -> SearchInterruptedError:
-        """Error that an interrupted command ends with."""
+        """Error with which the command ends after a signal; its message says what was stored."""
         return SearchInterruptedError(self.describe())
 
     def end(self, *, as_json: bool) -> int:
-        """Prints an interrupted command's error, as JSON if none was printed yet; returns the exit code."""
+        """Prints the error of the interrupted command, and returns the exit code 130.
+
+        Args:
+            as_json: whether to print the error as JSON on stdout; omitted if the command printed its document
+                already.
+        """
         if not as_json:
             print(f"error: {self.error().message}", file=sys.stderr)  # noqa: T201 - click may not be imported yet
         elif not self.is_answered:
@@ -62,11 +68,15 @@ class Interruption:
 
     @contextlib.contextmanager
     def heeded(self, *, as_json: bool, to_the_end: bool) -> Iterator[None]:
-        """Context manager that handles SIGINT and SIGTERM; does nothing outside the main thread.
+        """Context manager in which SIGINT and SIGTERM raise `KeyboardInterrupt`, once.
+
+        If the block has not ended 9 s after the signal, the process is ended. Outside the main thread, the
+        context manager does nothing.
 
         Args:
-            as_json: whether standard output is to have a JSON document.
-            to_the_end: whether this process ends after the block; its end may hang, so it is watched too.
+            as_json: whether an interruption is reported as a JSON document.
+            to_the_end: whether this process ends after the block. Then the limit of 9 s also holds for the
+                process's end, which may hang, and the former signal handlers are not restored.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -92,7 +102,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def printing(self) -> Iterator[None]:
-        """Context manager that delays an interruption until the document printed in it is complete."""
+        """Context manager in which a document is printed; a signal takes effect only at its end."""
         self._is_printing = True
         try:
             yield
@@ -128,7 +138,7 @@ class Interruption:
 
 
 def _write_at_once(descriptor: int, text: str) -> None:
-    """Writes a text to a file descriptor if it would not block, without Python's locked streams."""
+    """Writes a text to a file descriptor, or nothing if that would block; no locks of Python are taken."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     if poll.poll(0):
@@ -139,13 +149,18 @@ _current = Interruption()
 
 
 def current() -> Interruption:
-    """Interruption of the command that this process runs now."""
+    """Interruption state of the command that this process runs now."""
     return _current
 
 
 @contextlib.contextmanager
 def interruptible(*, as_json: bool, to_the_end: bool) -> Iterator[Interruption]:
-    """Context manager in which SIGINT and SIGTERM interrupt the command; see `Interruption.heeded`."""
+    """Context manager in which SIGINT and SIGTERM raise `KeyboardInterrupt`, and the process ends in time.
+
+    Args:
+        as_json: whether the command prints a JSON document; an interruption is then reported as one.
+        to_the_end: whether this process ends after the block; see `Interruption.heeded`.
+    """
     global _current  # noqa: PLW0603 - signals are the process's
     outer, _current = _current, Interruption()
     try:
@@ -156,7 +171,7 @@ def interruptible(*, as_json: bool, to_the_end: bool) -> Iterator[Interruption]:
 
 
 def print_document(text: str) -> None:
-    """Prints a command's JSON document, which an interruption does not cut."""
+    """Prints a JSON document completely; a signal takes effect after its end."""
     import click
 
     with _current.printing():

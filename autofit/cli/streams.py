@@ -24,7 +24,10 @@ from autofit_workers.spec.shown import redacted, shown
 
 
 def open_missing() -> None:
-    """Opens closed descriptors 0 to 2 on the null device; writing to a closed stdout still fails."""
+    """Opens the null device in place of a closed stdin, stdout or stderr, so that no file gets its number.
+
+    Writing to a closed stdout or stderr still fails.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -43,19 +46,19 @@ class _Closed(io.TextIOBase):
 
 class _NotOurs(io.IOBase):
     def close(self) -> None:
-        """Does nothing, so that the underlying stream stays open."""
+        """Does nothing: the stream that is wrapped belongs to others, and stays open."""
 
 
 class Guarded(_NotOurs, io.TextIOBase):
-    """Stream that redacts secrets and escapes control characters in all that is written to it.
+    """Text stream that writes to another one, with secrets redacted and control characters escaped.
 
     Args:
         stream: the stream that is written to.
-        ends: whether a failed write ends the command; else the text is dropped.
+        ends: whether a failed write raises an error that ends the command; else the text is dropped.
 
     Attributes:
-        own: stream to the same place for rich, whose texts were escaped already.
-        buffer: stream to the same place for bytes, which click writes if the encoding is ASCII.
+        own: stream to the same place for rich, which redacts but does not escape.
+        buffer: stream to the same place for bytes, which click uses if the encoding is ASCII.
     """
 
     def __init__(self, stream: TextIO, *, ends: bool) -> None:
@@ -92,7 +95,7 @@ class Guarded(_NotOurs, io.TextIOBase):
         return len(text)
 
     def put(self, text: str) -> None:
-        """Writes text that is already redacted and escaped."""
+        """Writes a text as it is; secrets must be redacted and control characters escaped already."""
         with self._failing():
             self._stream.write(text)
 
@@ -102,7 +105,10 @@ class Guarded(_NotOurs, io.TextIOBase):
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Context manager that raises a write failure at every later call too, as click may swallow one."""
+        """Context manager around a write that turns a failure into an error, if failures end the command.
+
+        The error is raised again at every later write, as click may have swallowed it.
+        """
         try:
             yield
         except OSError as error:
@@ -122,7 +128,7 @@ def _cannot_be_written(error: OSError) -> OutputError:
 
 
 class _Own(_NotOurs, io.TextIOBase):
-    """Stream for rich that redacts secrets and escapes nothing."""
+    """Text stream for rich, which redacts secrets and leaves rich's control characters as they are."""
 
     def __init__(self, stream: Guarded) -> None:
         super().__init__()
@@ -158,7 +164,7 @@ class _Bytes(_NotOurs, io.RawIOBase):
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirects a stream's descriptor to the null device, also for Python's flush at the process's end."""
+    """Redirects the descriptor of a stream to the null device, as Python flushes it again when it ends."""
     with contextlib.suppress(OSError):  # a stream in memory has no descriptor
         descriptor = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -167,7 +173,11 @@ def _silence(stream: TextIO) -> None:
 
 
 def _whole(stream: TextIO) -> TextIO:
-    """Line-buffered stream if `PYTHONUNBUFFERED` made it unbuffered, as a signal would cut a write short."""
+    """Stream to write to in place of stdout, buffered by line at least.
+
+    `PYTHONUNBUFFERED` makes stdout unbuffered, and a signal would then cut a write short; in this case a new
+    stream on the same descriptor is returned, else `stream` itself.
+    """
     if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         return stream
     return open(
@@ -177,7 +187,7 @@ def _whole(stream: TextIO) -> TextIO:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Context manager that replaces stdout and stderr by guarded streams."""
+    """Context manager that replaces `sys.stdout` and `sys.stderr` by streams that redact and escape."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):  # a character outside its encoding must not raise an error

@@ -23,11 +23,12 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Term of the difference between a layer summary and the simulated peak: name, bytes and note.
+    """One reason why a layer summary and the simulated peak differ, such as `optimizer state`, in bytes.
 
     Attributes:
-        num_bytes: bytes that the term adds; negative if it subtracts.
-        note: what the term consists of, in words.
+        name: the reason, as a short phrase.
+        num_bytes: bytes by which the peak is larger for this reason; negative if it is smaller.
+        note: details of the reason, such as the operators that it is about; may be empty.
     """
 
     name: str
@@ -37,12 +38,18 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Terms that lead from a layer summary's total to the simulated peaks.
+    """Way from a layer summary's total bytes to the peaks of a simulated step, as a sum of terms.
+
+    The summary and all `terms` add up to the allocated peak. With `unused_bytes` it is the reserved peak, and
+    with `context_bytes` the device peak.
 
     Attributes:
-        terms: the terms from the summary to the allocated peak.
-        unused_bytes: bytes that the reserved peak has beyond the allocated one.
-        peak_phase: phase of the allocated peak, in words.
+        summary_bytes: total of the layer summary, as torchsummary computes it.
+        terms: reasons for the difference between the summary and the allocated peak.
+        unused_bytes: bytes that the allocator reserves but that no tensor uses.
+        context_bytes: bytes that the process holds on the card outside the allocator.
+        device_bytes: bytes that nvidia-smi would show for the process.
+        peak_phase: phase in which the allocated peak is reached, such as `backward of step 2`.
     """
 
     summary_bytes: int
@@ -56,7 +63,12 @@ class Difference:
 
 
 def explain_difference(summary: Summary, profile: Profile) -> Difference:
-    """Terms of the difference between a layer summary and a profile made from the same trace."""
+    """Terms that explain why a layer summary's total differs from the peaks of a simulated step.
+
+    Args:
+        summary: layer summary.
+        profile: memory of the steps, made from the same trace (recorded step) as the summary.
+    """
     position = peak_position(profile)
     phase = phase_of(profile, position)
     account = _Account(summary, profile, alive=alive_at(profile, position), step=phase.step)
@@ -77,12 +89,15 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """Outputs in a layer summary, sorted into first counted, counted again, and passed on by containers.
+    """Layer outputs in a summary, by whether their memory was counted before.
 
     Attributes:
-        first: allocation of each output with memory of its own → bytes that the summary counts for it.
-        again: bytes of outputs in memory that was counted before, by class of the layer.
-        passed_on: bytes of outputs of layers with children, whose output is one of their children's.
+        first: bytes that the summary counts for each output with memory of its own, by the output's
+            allocation.
+        again: bytes of outputs that share memory with an earlier one (views, in place), by class of layer.
+        num_again: number of such outputs, by class of layer.
+        passed_on: bytes of outputs that a layer with children takes from one of them, by class of layer.
+        num_passed_on: number of such outputs, by class of layer.
     """
 
     first: dict[int, int] = field(default_factory=dict)
@@ -93,7 +108,12 @@ class _Listed:
 
 
 class _Account:
-    """Computes the terms of the difference between a layer summary and the allocated peak."""
+    """Computes the terms that lead from a layer summary's total to the allocated peak.
+
+    Args:
+        alive: numbers of the allocations that are alive at the peak.
+        step: number of the step in which the peak is reached.
+    """
 
     def __init__(self, summary: Summary, profile: Profile, *, alive: Sequence[int], step: int) -> None:
         self._summary = summary
@@ -106,7 +126,10 @@ class _Account:
         self._outputs = {matching[number] for number in self._listed.first if number in matching}
 
     def terms(self) -> Iterator[Term]:
-        """Yields the terms of the difference in the order in which they are shown."""
+        """Yields the terms in the order in which an answer shows them.
+
+        The total of the summary and all terms add up to the allocated peak.
+        """
         yield from self._what_is_not_there()
         yield from self._what_is_left_out()
         alive = self._alive
@@ -189,7 +212,11 @@ class _Account:
         return sum(self._sizes[number] for number in numbers)
 
     def _operators(self, numbers: Iterable[int]) -> str:
-        """Names of the operators that made most bytes of the given allocations, joined by commas."""
+        """Names of the three operators that made most bytes of the given allocations, joined by commas.
+
+        Args:
+            numbers: numbers of the allocations.
+        """
         sizes = collections.Counter[str]()
         for number in numbers:
             operator = self._allocations[number].operator.removeprefix("aten.")
@@ -221,7 +248,7 @@ def _named(counted: collections.Counter[str]) -> str:
 
 
 def _made_in(profile: Profile, name: str) -> set[int]:
-    """Numbers of the allocations made in the phases called `name`."""
+    """Numbers of the allocations made in all phases of one name, such as `backward`."""
     events = profile.trace.events
     return {
         event
@@ -233,10 +260,13 @@ def _made_in(profile: Profile, name: str) -> set[int]:
 
 
 def _counterparts(profile: Profile, step: int) -> dict[int, int]:
-    """Maps each activation of the first step to the matching activation of step `step`.
+    """Map from each activation of the first step to the same activation of a later step, by allocation.
 
-    Two activations match if the same call of the same operator in the same module made them; an activation
-    may have no match if the step runs other operators.
+    Two activations are the same if the same call of the same operator in the same module made them. An
+    activation is left out if the later step runs other operators.
+
+    Args:
+        step: number of the later step.
     """
     first, other = (_activations(profile, number) for number in (1, step))
     return {number: other[key] for key, number in first.items() if key in other}
@@ -246,7 +276,10 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """Activations made in the forward pass of a step, keyed by module, operator, shape, type and count."""
+    """Activations made in the forward pass of a step: allocation number by what identifies the activation.
+
+    A key has module, operator, shape, data type, and the count of earlier activations with these.
+    """
     num_seen = collections.Counter[_Key]()
     found: dict[_Key, int] = {}
     for phase in phases(profile):

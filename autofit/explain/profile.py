@@ -38,25 +38,27 @@ class ProfileError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Memory of a few steps at one batch size on one card.
+    """Memory of a few steps at one batch size on one card: every allocation and free, with sizes and peaks.
 
     A saved profile is gzipped JSON with the fields below, `trace` as the document
     of `autofit_workers.spec.trace`, and `schema`.
 
     Attributes:
-        knobs: knobs that the user set; the trace has those that decide its events.
+        trace: allocations, and the events (allocations and frees) of the steps in their order.
+        knobs: values of the knobs (precision, optimizer, …) that the user set.
         card: key of the card in the catalogue, or the architecture if none was named.
         architecture: `sm_XY`.
         requested_bytes: requested bytes of every allocation by its number in the trace, including workspaces
-            and scratch memory, for the likely plans.
-        block_bytes: bytes of the block of each allocation; allocated peaks are sums of these.
+            and scratch memory, for the likely cuDNN plans.
+        block_bytes: bytes of the allocator's block for each allocation, by its number; allocated peaks are
+            sums of these.
         context_bytes: bytes that the process holds outside the allocator.
         peak_allocated_bytes, peak_reserved_bytes: peaks of the simulated allocator.
-        workspace_source: source of the convolutions' workspaces, in words.
-        found_bytes: bytes of the cuDNN plan that is found by timing, by the number of the allocation in which
-            the plans are timed.
+        workspace_source: where the sizes of the convolutions' workspaces come from, in words.
+        found_bytes: workspace of the cuDNN plan that benchmark mode chooses, by the number of the allocation
+            in which plans are timed.
         versions: versions of the software that made it.
-        timing: timing of its last whole step; None if no times are predicted.
+        timing: predicted times of its last whole step; None if no times are predicted.
         time_note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
 
@@ -77,16 +79,16 @@ class Profile:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices whose events the profile has, by PyTorch's names."""
+        """Names of the devices whose memory the profile has, such as `cuda:0`."""
         return ("cuda:0",)
 
     @property
     def allocator_settings(self) -> AllocatorSettings:
-        """Allocator settings with which the profile's blocks and peaks were replayed."""
+        """Settings of PyTorch's allocator (`PYTORCH_CUDA_ALLOC_CONF`) with which the peaks were simulated."""
         return AllocatorSettings.of_knob(self.knobs.allocator)
 
     def to_bytes(self) -> bytes:
-        """Profile encoded as its document, gzipped JSON; equal profiles give equal bytes."""
+        """Profile encoded as gzipped JSON, to be saved; equal profiles give equal bytes."""
         plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         document = {
             "schema": PROFILE_SCHEMA,
@@ -100,7 +102,7 @@ class Profile:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Decodes a profile from its document, gzipped JSON.
+        """Profile decoded from the gzipped JSON that `to_bytes` made.
 
         Raises:
             ProfileError: `data` is no profile, cut off, damaged, or of another version.
@@ -172,7 +174,11 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _require_consistent(profile: Profile) -> None:
-    """Raises `ValueError` unless each allocation has sizes, is made once and is later freed at most once."""
+    """Checks a profile that was read: sizes, the order of events, and the marks of phases.
+
+    Raises:
+        ValueError: the profile contradicts itself, such as by an allocation that is freed twice.
+    """
     trace, num_allocations = profile.trace, len(profile.trace.allocations)
     if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
         raise ValueError("it has more or fewer sizes than allocations")
@@ -207,18 +213,19 @@ def _is_size(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """Positions at which every allocation was made and freed, by its number.
+    """Moments at which every allocation was made and freed, as numbers of memory events before them.
 
     Attributes:
-        births: number of events before each allocation was made.
-        deaths: number of events before each was freed; the number of all events if it never was.
+        births: for each allocation, the number of events before it was made.
+        deaths: for each allocation, the number of events before it was freed; the number of all events if it
+            never was.
     """
 
     births: tuple[int, ...]
     deaths: tuple[int, ...]
 
     def alive_at(self, position: int) -> list[int]:
-        """Numbers of the allocations alive after `position` events, in the order of their allocation."""
+        """Numbers of the allocations alive after the first `position` memory events, ascending."""
         return [
             number
             for number, (birth, death) in enumerate(zip(self.births, self.deaths, strict=True))
@@ -227,7 +234,7 @@ class Lifetimes:
 
 
 def lifetimes(profile: Profile) -> Lifetimes:
-    """Positions at which every allocation of a profile was made and freed."""
+    """Moments at which every allocation of a profile was made and freed."""
     events = profile.trace.events
     births = [len(events)] * len(profile.trace.allocations)
     deaths = births.copy()
@@ -240,7 +247,7 @@ def lifetimes(profile: Profile) -> Lifetimes:
 
 
 def allocated_after(profile: Profile) -> list[int]:
-    """Bytes of live blocks after each event of a profile."""
+    """Allocated bytes (sum of live blocks) after each memory event of a profile."""
     blocks = profile.block_bytes
     return list(
         itertools.accumulate(
@@ -250,30 +257,33 @@ def allocated_after(profile: Profile) -> list[int]:
 
 
 def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> int:
-    """Number of events up to and including the first peak of live blocks, from `start` to `stop`.
+    """Number of memory events until allocated memory first reaches its peak, the event at the peak included.
+
+    Events are counted from the profile's beginning. `start` if there are no events within the bounds.
 
     Args:
-        start, stop: bounds of the stretch; all events unless given. If it has no events, the result is
-            `start`.
+        start, stop: numbers of events that bound the part in which the peak is looked for; by default it is
+            the whole profile.
     """
     allocated = allocated_after(profile)[start:stop]
     return start + allocated.index(max(allocated)) + 1 if allocated else start
 
 
 def alive_at(profile: Profile, position: int) -> list[int]:
-    """Numbers of the allocations that are alive after `position` events."""
+    """Numbers of the allocations that are alive after the first `position` memory events."""
     return lifetimes(profile).alive_at(position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Phase of a step, such as `forward`: a range of a profile's events.
+    """Phase of a step, such as `forward`: a range of a profile's memory events.
 
     Attributes:
         step: number of the step, from 1; 0 while the model is built.
         name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; for a script also
             `evaluation`, `generation` and `checkpoint`, which belong to the step after them.
-        start, stop: numbers of events before its first event, and up to its last.
+        start: number of events before the phase.
+        stop: number of events up to the end of the phase.
     """
 
     step: int
@@ -293,18 +303,22 @@ class Phase:
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
-    """Phases of a profile in order of time, without gaps."""
+    """Phases (forward, backward, …) of all steps of a profile; each begins where the one before ends."""
     return _phases(profile.trace.marks, len(profile.trace.events))
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
-    """Phase of the event just before `position`; for position 0 the phase of the first event."""
+    """Phase (forward, backward, …) in which a memory event lies.
+
+    Args:
+        position: number of events up to and including this one; for 0 the first event is meant.
+    """
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
 
 
 def timed_step(profile: Profile) -> int | None:
-    """Number of the step that has predicted operator times; None if the profile has no timing."""
+    """Number of the step whose operators have predicted times; None if the profile has no times."""
     if profile.timing is None:
         return None
     start, _ = last_step(profile.trace.marks, len(profile.trace.events))
@@ -312,10 +326,10 @@ def timed_step(profile: Profile) -> int | None:
 
 
 def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
-    """Allocated peak in bytes of each phase, by the phase's name, over all steps.
+    """Allocated peak in bytes of each phase, by its name, such as `backward`; the highest over all steps.
 
     Args:
-        block_bytes: bytes of each allocation's block.
+        block_bytes: bytes of the allocator's block for each allocation, by its number.
     """
     changes = (block_bytes[event] if event >= 0 else -block_bytes[~event] for event in trace.events)
     allocated = list(itertools.accumulate(changes, initial=0))

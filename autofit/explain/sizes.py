@@ -12,11 +12,11 @@ _BITS = re.compile(r"[a-z]+([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Total bytes, count and time share of some allocations and operators of a step.
+    """Totals of some allocations and operators of a step: bytes, number, and share of its time.
 
     Attributes:
         requested_bytes: bytes that the allocations requested.
-        peak_bytes: bytes of the allocations' blocks that are alive at the peak.
+        peak_bytes: bytes of those of the allocations' blocks that are alive at the step's peak.
         count: number of allocations.
         step_share: share of the step's time, from 0 to 1, that the operators take on the device.
     """
@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Sized(Protocol):
-    """Item of a view with a name and sizes, by which it is sorted and filtered: a row, or a tree's node."""
+    """Protocol of a row or tree node of a view: its name and totals, by which it is sorted and filtered."""
 
     @property
     def name(self) -> str: ...
@@ -46,6 +46,10 @@ class Sized(Protocol):
 
 @functools.cache
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element of a dtype, read from the bits in its name, as in `bfloat16`; 0 for no dtype."""
+    """Bytes of one element of a data type, read from the number in its name, such as `bfloat16`.
+
+    Args:
+        dtype: name of the data type; for an empty name the result is 0.
+    """
     bits = _BITS.match(dtype)
     return max(1, int(bits[1]) // 8) if bits else int(dtype == "bool")

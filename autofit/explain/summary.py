@@ -28,11 +28,11 @@ OUTPUT_COPIES = 2  # an output and its gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """Row of a layer summary: one call of a layer.
+    """Row of a layer summary in the style of torchsummary: one call of a layer.
 
     Attributes:
-        name: the layer's class and its number, `Conv2d-1`.
-        layer: the layer's record in the trace.
+        name: the layer's class and the row's number, `Conv2d-1`.
+        layer: module, shapes and parameters of the call, as the traced step recorded them.
     """
 
     name: str
@@ -54,10 +54,13 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryPart:
-    """Layer summary of one model, or of one branch of it.
+    """Layer summary in the style of torchsummary, of a whole model or of one branch of it.
+
+    A branch is one of several submodules that each take the model's inputs.
 
     Attributes:
         name: path of the branch; empty for the whole model.
+        module_type: class of the model or branch.
         inputs: numbers of the allocations that hold its inputs.
     """
 
@@ -77,7 +80,10 @@ class SummaryPart:
 
     @property
     def forward_backward_bytes(self) -> int:
-        """Bytes of all outputs and their gradients, as a layer summary counts them."""
+        """Bytes of all layers' outputs and their gradients, counted as torchsummary does.
+
+        Each output counts twice, with 4 bytes for each element.
+        """
         return OUTPUT_COPIES * ELEMENT_BYTES * sum(row.num_elements for row in self.rows)
 
     @property
@@ -91,7 +97,10 @@ class SummaryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Layer summaries of a workload's model: one for the whole model, or one for each branch."""
+    """Layer summary in the style of torchsummary, in one part, or in a part for each branch of the model.
+
+    Branches are several submodules that each take the model's inputs.
+    """
 
     workload: str
     batch_size: int
@@ -123,7 +132,11 @@ class Summary:
 
 
 def summarize(trace: Trace) -> Summary:
-    """Layer summary of a workload's model, from a trace that lists its tensors and layers."""
+    """Layer summary of a workload's model in the style of torchsummary.
+
+    Args:
+        trace: recorded step, which must list tensors and layers.
+    """
     model = next((layer for layer in trace.layers if not layer.name), None)
     branches = () if model is None else _branches(model, trace.layers)
     parts = [
@@ -133,7 +146,14 @@ def summarize(trace: Trace) -> Summary:
 
 
 def _branches(model: ListedLayer, layers: Sequence[ListedLayer]) -> tuple[ListedLayer, ...]:
-    """Submodules that together make up the model, if each takes only inputs of the model; else empty."""
+    """Submodules of a model that are models themselves, as each takes only the model's inputs.
+
+    Empty if a direct submodule does not, if one is called twice, or if there is only one.
+
+    Args:
+        model: record of the model's call.
+        layers: records of all layers' calls.
+    """
     children = [layer for layer in layers if layer.name and "." not in layer.name]
     alone = len({child.name for child in children}) == len(children) > 1
     given = set(model.inputs)
@@ -164,7 +184,10 @@ def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
 
 
 def _unnamed(trace: Trace) -> ListedLayer:
-    """Placeholder for a model that is never called as a whole; its inputs are the batch."""
+    """Record in place of the model's own call, for a model whose `forward` is never called as a whole.
+
+    Its inputs are the tensors of the batch.
+    """
     batch = [tensor for tensor in trace.tensors if tensor.role is Role.INPUT]
     return ListedLayer(
         name="",

@@ -25,12 +25,12 @@ _LONGEST = 1e9  # seconds, or steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """Predicted time of a step in seconds, with its 80 % and 95 % intervals.
+    """Predicted time of a step in seconds: likely value, and intervals with 80 % and 95 % confidence.
 
     Attributes:
-        low, high: bounds of the time with 95 % confidence.
+        low, high: bounds of the interval with 95 % confidence.
         likely: the likely time.
-        low_80, high_80: bounds of the time with 80 % confidence.
+        low_80, high_80: bounds of the interval with 80 % confidence.
     """
 
     low: float
@@ -42,14 +42,14 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """Kernel that an operator runs on the device, with its share of the step's time and its work.
+    """Kernel that an operator runs on the GPU, with its predicted time and its work.
 
     Attributes:
-        kind: class of the kernel.
-        share: its share of the step's time, from 0 to 1.
+        kind: class of the kernel, such as convolution or elementwise.
+        share: its time as a share of the step's time, from 0 to 1.
         flops: operations of its matrix products; 0 without products.
         moved_bytes: bytes that it reads and writes.
-        dtype: data type of its arithmetic; `tf32` if tensor cores make products of float32.
+        dtype: data type of its arithmetic; `tf32` if tensor cores compute products of float32.
     """
 
     kind: KernelClass
@@ -61,14 +61,14 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Call of an operator in a step, with its times as shares of the step's time.
+    """Call of an operator in a step, with its predicted times as shares of the step's time.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
         module: path of the module that ran it, as in `Allocation`.
-        position: number of the trace's events before it.
-        launched: time when the host has launched it, as a share of the step.
-        start, end: times when its kernels start and end on the device, as shares of the step.
+        position: number of the trace's memory events before it.
+        launched: time at which the host has launched its kernels, counted from the step's begin.
+        start, end: times at which its kernels start and end on the device, counted from the step's begin.
         times: number of equal calls that it stands for; more than one if passes of a generation repeat it.
         kernels: the kernels that it runs, one after the other.
     """
@@ -84,18 +84,21 @@ class TimedCall:
 
     @property
     def share(self) -> float:
-        """Share of the step's time that the operator takes on the device."""
+        """Share of the step's time, from 0 to 1, that the operator takes on the device.
+
+        It counts all the equal calls that this call stands for.
+        """
         return self.times * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofs:
-    """Highest compute rates and memory bandwidth of a card, at its sustained clocks.
+    """Limits of a card's speed (the roofs of a roofline plot), at the clocks that it can sustain.
 
     Attributes:
         flops: operations per second of matrix products, by data type or `tf32`.
         vector_flops: operations per second outside tensor cores.
-        bandwidth: bytes per second between the device and its memory.
+        bandwidth: bytes per second between the GPU and its memory.
     """
 
     flops: Mapping[str, float]
@@ -103,7 +106,10 @@ class Roofs:
     bandwidth: float
 
     def of(self, dtype: str) -> float:
-        """Highest rate, in operations a second, of matrix products in a data type."""
+        """Limit of matrix products in a data type, in operations a second.
+
+        For a data type without a limit of its own, it is that of arithmetic outside tensor cores.
+        """
         return self.flops.get(dtype, self.vector_flops)
 
 
@@ -112,9 +118,9 @@ class Timing:
     """Predicted times of the last whole step of a profile, operator by operator.
 
     Attributes:
-        calls: operators that do work, in their order.
-        seconds: seconds of the step; None if they are too uncertain to be stated.
-        roofs: highest speeds of the card.
+        calls: calls of the operators that run kernels, in their order.
+        seconds: time of the whole step; None if it is too uncertain to be stated.
+        roofs: limits of the card's speed.
     """
 
     calls: tuple[TimedCall, ...]
@@ -128,15 +134,19 @@ class Timing:
 
     @property
     def waiting_share(self) -> float:
-        """Share of the step's time in which the device waits for the host."""
+        """Share of the step's time in which the device is idle, as the host has not launched kernels yet."""
         return max(0.0, 1.0 - self.device_share)
 
     def seconds_of(self, share: float) -> float | None:
-        """Likely seconds of a share of the step; None if the step's time is too uncertain to be given."""
+        """Likely seconds of a part of the step; None if the step's time is too uncertain to be given.
+
+        Args:
+            share: the part, as a share of the step's time.
+        """
         return None if self.seconds is None else share * self.seconds.likely
 
     def to_plain(self) -> dict[str, Any]:
-        """Timing as plain data for JSON, with repeated names and kernels stored once in tables."""
+        """Timing as plain data that JSON can hold; repeated names and kernels are stored once, in tables."""
         names: dict[str, int] = {}
         kernels: dict[TimedKernel, int] = {}
         calls = [
@@ -160,10 +170,11 @@ class Timing:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], *, num_events: int) -> Self:
-        """Reads a timing from the plain data of `to_plain`.
+        """Timing read from the plain data that `to_plain` made.
 
         Args:
-            num_events: number of events of the timing's trace.
+            data: the plain data, which may come from a damaged file.
+            num_events: number of memory events of the trace that the timing belongs to.
 
         Raises:
             KeyError, IndexError, TypeError, ValueError: the data is malformed.
@@ -206,14 +217,16 @@ class Timing:
 
 
 class EventClock:
-    """Times of a step's memory events, as shares of the step's time.
+    """Times of a step's memory events (allocations and frees), as shares of the step's time.
 
-    An operator's events happen while it runs: after the end of the operator before, and before its own end.
+    Events lie between operators in order, but have no times of their own. Those of one operator are spread
+    evenly over the time from the end of the operator before to its own end.
 
     Args:
-        positions: number of the trace's events before each operator.
-        ends: time when each operator is done, as a share of the step.
-        start, stop: numbers of events before the step's first event, and up to its last.
+        positions: for each operator, the number of the trace's events before it.
+        ends: for each operator, the time at which it is done, as a share of the step.
+        start: number of the trace's events before the step.
+        stop: number of the trace's events up to the step's end.
     """
 
     def __init__(self, positions: Sequence[int], ends: Sequence[float], start: int, stop: int) -> None:
@@ -223,31 +236,53 @@ class EventClock:
 
     @classmethod
     def of_host(cls, timing: Timing, start: int, stop: int) -> Self:
-        """Clock by the host's times: when the host allocates and launches, ahead of the device."""
+        """Clock of the host's times: an operator is done once its kernels are launched, ahead of the device.
+
+        Args:
+            start: number of the trace's events before the step.
+            stop: number of the trace's events up to the step's end.
+        """
         calls = timing.calls
         return cls([call.position for call in calls], [call.launched for call in calls], start, stop)
 
     @classmethod
     def of_device(cls, timing: Timing, start: int, stop: int) -> Self:
-        """Clock by the device's times: when the device runs the operators, in the order of allocation."""
+        """Clock of the device's times: an operator is done once its kernels have run.
+
+        Args:
+            start: number of the trace's events before the step.
+            stop: number of the trace's events up to the step's end.
+        """
         calls = timing.calls
         return cls([call.position for call in calls], [call.end for call in calls], start, stop)
 
     @property
     def end(self) -> float:
-        """Time at which all operators are done, as a share of the step."""
+        """Time at which all operators are done, as a share of the step; 0 if there are none."""
         return self._ends[-1] if self._ends else 0.0
 
     def begin(self, number: int) -> float:
-        """Time at which operator `number` begins, when the one before is done, as a share of the step."""
+        """Time at which an operator begins (when the one before is done), as a share of the step.
+
+        Args:
+            number: index of the operator in the step.
+        """
         return self._ends[number - 1] if number else 0.0
 
     def at(self, position: int) -> float:
-        """Time at which the first operator after `position` events begins, as a share of the step."""
+        """Time at which the first operator after some memory events begins, as a share of the step.
+
+        Args:
+            position: number of the trace's memory events before it.
+        """
         return self.begin(bisect_left(self._positions, position))
 
     def of_event(self, index: int) -> float:
-        """Time at which event number `index` of the trace happens, as a share of the step."""
+        """Time at which a memory event happens, as a share of the step.
+
+        Args:
+            index: index of the event in the trace.
+        """
         first, last = self._bounds
         # If several operators have one position, the last of them makes the events that follow.
         number = max(bisect_right(self._positions, index) - 1, 0)

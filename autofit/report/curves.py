@@ -22,7 +22,13 @@ _BEYOND = 1.15  # largest batch size of a drawn curve, over that of its boundary
 def curves_section(
     lines: Iterable[CurveLine], measured: Iterable[MeasuredPoint], budget_bytes: int | None
 ) -> Iterator[Section]:
-    """Section with the figure of peaks against the batch size; none where nothing is to be drawn."""
+    """Yields a section with a figure of peak memory against the batch size; nothing without lines and points.
+
+    Args:
+        lines: predicted peaks, a line for each knob setting.
+        measured: peaks of configurations that were run.
+        budget_bytes: memory that may be used, drawn as a line; None for no such line.
+    """
     drawn = Curves(lines=tuple(lines), measured=tuple(measured), budget_bytes=budget_bytes)
     if not drawn.lines and not drawn.measured:
         return
@@ -38,7 +44,7 @@ def curves_section(
 
 
 def size_map_section(size_map: SizeMap | None) -> Iterator[Section]:
-    """Section with the figure of peaks by batch and size of a sample; none without sizes."""
+    """Yields a section with a figure of peaks by batch and sample size; nothing if `size_map` is None."""
     if size_map is None:
         return
     said = (
@@ -52,7 +58,13 @@ def size_map_section(size_map: SizeMap | None) -> Iterator[Section]:
 def curves_of_search(
     result: TuneResult, card: Card, predictor: Predictor, emit: EventSink
 ) -> Iterator[CurveLine]:
-    """Peak curve of each knob setting at the search's risk, up to a little above its boundary."""
+    """Yields a line of predicted peaks for each knob setting (precision, …), to 15 % above the failing batch.
+
+    Args:
+        card: GPU that the search predicted for.
+        predictor: predictor of the model's or script's memory.
+        emit: function to which progress is reported.
+    """
     names = result.setting_names
     for number, entry in enumerate(result.frontier):
         emit(Progress(stage="predicting curves", done=number, total=len(result.frontier)))
@@ -70,7 +82,15 @@ def curves_of_search(
 
 
 def size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> SizeMap | None:
-    """Peaks by batch and sample size around the result; None if no sample size was given or found."""
+    """Predicted peaks over batch size and sample size, with the recommended knob setting (precision, …).
+
+    None if nothing fits, or if the search was given no size of a sample and found none.
+
+    Args:
+        card: GPU that the search predicted for.
+        predictor: predictor of the model's memory.
+        emit: function to which progress is reported.
+    """
     chosen = result.chosen
     if chosen is None or chosen.knobs.seq_len is None:
         return None
@@ -94,7 +114,12 @@ def size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSi
 
 
 def curves_around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ...]:
-    """Curves of the likely and the highest peak of one knob setting, up to twice a batch size."""
+    """Two lines of a figure: the likely and the highest predicted peak, up to twice a batch size.
+
+    Args:
+        curve: predicted peak as a function of the batch size. If each size costs a trace, the lines have a
+            point at `batch_size` only.
+    """
     sizes = (batch_size,) if curve.needs_traces else _spread(min(2, batch_size), 2 * batch_size, [batch_size])
     return (
         _line("likely", curve.at_risk(Risk.LIKELY), sizes),
@@ -103,7 +128,7 @@ def curves_around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ..
 
 
 def without_repetition(lines: Iterable[CurveLine]) -> list[CurveLine]:
-    """Curves to draw: knob settings with equal peaks share one line, labelled with all their names."""
+    """Lines of a figure, those with equal peaks merged into one with all their labels, joined by commas."""
     alike: dict[CurveLine, list[str]] = {}
     for line in lines:
         alike.setdefault(dataclasses.replace(line, label=""), []).append(line.label)
@@ -129,14 +154,14 @@ def _line(
 
 
 def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
-    """Batch sizes evenly spread from `low` to `high`, and those in `marks`, ascending."""
+    """Batch sizes in ascending order: 18 evenly spread from `low` to `high`, and those in `marks`."""
     high = max(high, low)
     evenly = (low + (high - low) * number // (_NUM_SIZES - 1) for number in range(_NUM_SIZES))
     return tuple(sorted({*evenly, *marks}))
 
 
 def measured_points(result: TuneResult) -> Iterator[MeasuredPoint]:
-    """Points of the trials that were run and have a peak."""
+    """Yields a figure's point for each configuration (batch size, precision, …) whose peak was measured."""
     names = result.setting_names
     for trial in result.trials:
         peak_bytes = trial.budgeted_bytes

@@ -57,15 +57,15 @@ _AFTER_STEP = frozenset({"notes", "apply"})
 def report_on_search(
     result: TuneResult, settings: TuneSettings, predictor: Predictor, *, emit: EventSink = ignore
 ) -> Page:
-    """HTML report on a search.
+    """HTML report on a search for the largest batch, as data.
 
-    The search's predictions are made again, as a stored answer has no traces. The breakdown of memory and the
-    times are those of the recommended configuration.
+    The predictions of the search are made again, as a stored answer has no traces. The memory by category and
+    the times are those of the recommended configuration.
 
     Args:
         settings: settings of the search.
         predictor: predictor of the workload.
-        emit: event sink for the progress of the predictions.
+        emit: function to which the progress of the predictions is reported.
     """
     budget, estimate = result.budget, result.estimate_of_chosen
     notes, lines, sizes, step = list[str](), list[CurveLine](), None, list[Section]()
@@ -111,13 +111,15 @@ def report_on_estimate(
     what_if: WhatIf | None = None,
     emit: EventSink = ignore,
 ) -> Page:
-    """HTML report on one configuration, with the curve around its batch size.
+    """HTML report on one configuration, as data, with its peak against the batch size.
 
     Args:
-        gpu: card that the user named, whose memory is the budget; None for none.
-        of_script: whether a script's step was estimated.
-        epoch_samples: samples of an epoch, if the user gave them.
-        emit: event sink for the progress of the predictions.
+        card: GPU that the estimate was predicted for.
+        gpu: GPU that the user named, whose memory is the budget; None if the user named none.
+        of_script: whether the step is that of a user's training script.
+        epoch_samples: samples of an epoch, to state its duration; None if the user did not give them.
+        what_if: memory that single changes of options would save; None to leave them out.
+        emit: function to which the progress of the predictions is reported.
     """
     groups, num_ranks = estimate.communicators, estimate.num_ranks
     budget = None if gpu is None else budget_of(gpu, mesh=groups, num_ranks=num_ranks)
@@ -151,7 +153,7 @@ def report_on_estimate(
 
 
 def report_on_profile(profile: Profile) -> Page:
-    """HTML report on a profile, which may be a saved one, as nothing is traced."""
+    """HTML report on a profile, as data; nothing is traced, so that the profile may come from a file."""
     gpu = catalogue().get(profile.card)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     budget = None if gpu is None else budget_of(gpu, mesh=trace.groups, num_ranks=trace.num_ranks)
@@ -182,7 +184,12 @@ def report_on_profile(profile: Profile) -> Page:
 
 
 def _memory_of(profile: Profile, at: str, notes: tuple[str, ...]) -> Iterator[Section]:
-    """Sections of a profile that an estimate has too: the memory alive at its peak, and notes."""
+    """Yields the sections of a profile's report on the memory alive at the peak, and on what was assumed.
+
+    Args:
+        at: words for the title that name the configuration, such as `at batch 70`.
+        notes: sentences on what was assumed; without them there is no section on it.
+    """
     if profile.trace.events:
         position = peak_position(profile)
         (lane,) = timeline(profile, step=phase_of(profile, position).step, num_moments=_NUM_MOMENTS)
@@ -204,7 +211,13 @@ def _memory_of(profile: Profile, at: str, notes: tuple[str, ...]) -> Iterator[Se
 def _placed(
     sections: Iterable[Section], boundary: Iterable[Section], step: Iterable[Section]
 ) -> Iterator[Section]:
-    """Sections of a page in order: the frontier, its curves, the rest of the answer, the step, and notes."""
+    """Yields the sections of a page in order: largest batches, curves, rest of the answer, the step, notes.
+
+    Args:
+        sections: sections of the answer; those whose content the page shows elsewhere are left out.
+        boundary: sections with curves of the peak, which lead to the largest batch.
+        step: sections on the profiled step.
+    """
     shown = [section for section in sections if section.name not in _BESIDE]
     yield from (section for section in shown if section.name in _BEFORE_CURVES)
     yield from boundary
@@ -214,10 +227,13 @@ def _placed(
 
 
 def _step_sections(profile: Profile, at: str, budget_bytes: int | None) -> Iterator[Section]:
-    """Sections with figures of a profiled step: its memory over time, by module, its time, its workspaces.
+    """Yields figures of a profiled step: memory over time and by module, time by module, and workspaces.
+
+    Yields nothing if the profile has no events.
 
     Args:
-        at: the configuration, for titles.
+        at: words for titles that name the configuration, such as `at batch 70`.
+        budget_bytes: memory that may be used, drawn as a line; None for no such line.
     """
     if not profile.trace.events:
         return
@@ -262,7 +278,7 @@ def _step_sections(profile: Profile, at: str, budget_bytes: int | None) -> Itera
 
 
 def _card(result: TuneResult) -> Card:
-    """Card that a search's predictions assumed."""
+    """Card (GPU, with its context outside the allocator) that the predictions of a search assumed."""
     estimate = result.estimate_of_chosen
     name = result.device.name if estimate is None else estimate.device.name
     likely, *others = result.architectures
@@ -307,16 +323,20 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
 
 
 def _model(model_class: str | None, num_parameters: int | None) -> Iterator[Fact]:
-    """`Fact` about the model for a report; none where a script builds the model."""
+    """Yields the class and number of parameters of the model, for the head of a report.
+
+    Yields nothing if either is None, as for a script, which builds the model itself.
+    """
     if model_class is not None and num_parameters is not None:
         yield Fact(name="model", value=model_class, note=parameters_in_words(num_parameters))
 
 
 def _setting(algorithm: str, configured: str) -> Fact:
-    """`Fact` about the knob setting.
+    """Entry `setting` in the head of a report: the convolution algorithm, with the other knobs as its note.
 
     Args:
         algorithm: name of the convolution algorithm; empty for a step without convolutions.
+        configured: the other knobs in words, joined by ` · `. Without an algorithm the first is the value.
     """
     first, _, others = (algorithm, "", configured) if algorithm else configured.partition(" · ")
     return Fact(name="setting", value=first, note=others)

@@ -10,7 +10,11 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def require_consistent(settings: DeclaredSettings) -> None:
-    """Raises `UsageError` where two settings contradict each other, naming the options as they are typed."""
+    """Checks that no two settings contradict each other.
+
+    Raises:
+        UsageError: two do; the message names the options as they are typed.
+    """
     of_script = (
         settings.script_arguments,
         settings.batch_argument,
@@ -51,7 +55,11 @@ def require_consistent(settings: DeclaredSettings) -> None:
 
 
 def _require_ranks(settings: DeclaredSettings) -> None:
-    """Raises `UsageError` for options that contradict each other about the ranks and where they run."""
+    """Checks options on ranks (processes that train together) and on where they run.
+
+    Raises:
+        UsageError: two of them contradict each other.
+    """
     if settings.script is None and settings.launcher is not None:
         raise UsageError(
             "--launcher starts a script: name it with --script, or say the ranks of a model with "
@@ -97,7 +105,11 @@ def _require_ranks(settings: DeclaredSettings) -> None:
 
 
 def _require_nodes(settings: DeclaredSettings) -> None:
-    """Raises `UsageError` for a model's ranks that cannot be spread over several nodes."""
+    """Checks that the ranks of a model can be spread over the nodes that `--nnodes` asks for.
+
+    Raises:
+        UsageError: they cannot, such as without a Ray cluster.
+    """
     if settings.dispatch != RAY:
         raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {settings.dispatch} has one machine")
     if not settings.parallels and not settings.setup.parallel:
@@ -120,7 +132,11 @@ def _require_nodes(settings: DeclaredSettings) -> None:
 
 
 def _require_sizes(settings: DeclaredSettings) -> None:
-    """Raises `UsageError` for options that contradict each other about a sample's size."""
+    """Checks options on the size of a sample: `--seq-len`, `--lengths`, `--batching` and `--maximize`.
+
+    Raises:
+        UsageError: two of them contradict each other.
+    """
     if settings.lengths is None and settings.batching is not Batching.SHUFFLED:
         raise UsageError("--batching is about the lengths of your data: give them with --lengths FILE")
     at_odds = _at_odds_with_found_sizes(settings)
@@ -141,7 +157,7 @@ def _require_sizes(settings: DeclaredSettings) -> None:
 
 
 def _at_odds_with_found_sizes(settings: DeclaredSettings) -> str | None:
-    """Given option that cannot be combined with a search for the sample size; None if there is none."""
+    """Name of a given option that excludes a search for the largest sample; None if there is none."""
     return (
         "--search seq-len=…" if "seq_len" in dict(settings.searched)
         else "--script" if settings.script is not None
@@ -152,7 +168,10 @@ def _at_odds_with_found_sizes(settings: DeclaredSettings) -> str | None:
 
 
 def asks_to_measure(settings: DeclaredSettings) -> str | None:
-    """Given option that asks for measured trials, as typed; None if there is none."""
+    """Text of the given option that asks for measured runs, such as `--device cuda` or `--probe measure`.
+
+    None if no option does: batches are then run only if a suitable GPU is found, and otherwise predicted.
+    """
     return (
         None if settings.probe == "predict"
         else f"--device {settings.device}" if settings.device != "auto"

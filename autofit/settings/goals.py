@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Risk(StrEnum):
-    """Level of a predicted peak that has to fit within the budget.
+    """Level of a predicted peak that has to fit within the budget (the memory that PyTorch may use).
 
     `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the peak if every
     convolution takes the cuDNN plan with the largest workspace.
@@ -18,7 +18,7 @@ class Risk(StrEnum):
 
 
 class Objective(StrEnum):
-    """Objective of a search: the most samples a step, or the most samples a second."""
+    """Objective of a search: the most samples a step (`BATCH`), or the most samples a second."""
 
     BATCH = "batch"
     THROUGHPUT = "throughput"

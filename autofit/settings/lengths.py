@@ -21,9 +21,9 @@ _PROGRESS_SAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLengths:
-    """Lengths that the batches of a dataset are padded to; made by `worst_case_lengths`.
+    """Lengths of a dataset's samples, and of batches that are padded to their longest sample.
 
-    Lengths are in the dataset's own unit: tokens, frames, points.
+    Made by `worst_case_lengths`. Lengths are in the dataset's own unit: tokens, frames, points.
 
     Attributes:
         lengths: the different lengths that occur, ascending.
@@ -40,7 +40,7 @@ class BatchLengths:
 
     @property
     def num_samples(self) -> int:
-        """Number of samples that batches are made of."""
+        """Number of samples that batches are made of; those that the quantile left out do not count."""
         return self.num_up_to[-1]
 
     def worst(self, batch_size: int) -> int:
@@ -73,28 +73,34 @@ class BatchLengths:
         return self._padded(math.ceil(round(expected, 6)))  # before a rounding error adds one
 
     def longest_of(self, share: float) -> int:
-        """Length that a share of the samples, above 0 and up to 1, does not exceed."""
+        """Shortest length that at least a share of the samples does not exceed: for 0.5 the median.
+
+        Args:
+            share: share of the samples, above 0 and up to 1.
+        """
         rank = max(1, math.ceil(share * self.num_samples - 1e-9))
         return self.lengths[bisect.bisect_left(self.num_up_to, rank)]
 
     def num_beyond(self, length: int) -> int:
-        """Number of samples that are longer than `length` once padded."""
+        """Number of samples whose length, padded to the multiple, is more than `length`."""
         place = bisect.bisect_right(self.lengths, length // self.multiple * self.multiple)
         return self.num_samples - (self.num_up_to[place - 1] if place else 0)
 
     def probability_by(self, batch: int, batch_size: int, length: int) -> float:
-        """Probability that any of the first `batch` batches of an epoch is padded to more than `length`.
+        """Probability that one of an epoch's first batches is padded to more than `length`.
 
-        The epoch is shuffled. Exact: samples are drawn without replacement.
+        The epoch is shuffled. The probability is exact: samples are drawn without replacement.
 
         Args:
-            batch: the number of first batches; the last batch of an epoch may be smaller.
+            batch: number of first batches that count.
+            batch_size: samples of each batch; the last batch of an epoch may be smaller.
+            length: length in the dataset's unit, such as tokens.
         """
         num_drawn = min(batch * batch_size, self.num_samples)
         return 1.0 - _share_within(self.num_samples - self.num_beyond(length), self.num_samples, num_drawn)
 
     def capped(self, length: int) -> BatchLengths:
-        """Copy of the lengths with longer samples cut to `length`."""
+        """Lengths of the dataset after longer samples are cut to `length`."""
         kept = bisect.bisect_left(self.lengths, length)
         if kept == len(self.lengths):
             return self
@@ -103,7 +109,11 @@ class BatchLengths:
         )
 
     def of(self, kind: str, batch_size: int) -> int:
-        """Padded length of a batch of the `kind` that `make_batch` is given: `"worst"` or `"typical"`.
+        """Padded length of a batch, as `make_batch` needs it for the `kind` that it is given.
+
+        Args:
+            kind: `"worst"` for a batch with the longest sample, `"typical"` for the average batch.
+            batch_size: samples of the batch.
 
         Raises:
             UsageError: there is no such kind, or the batch size is below 1.
@@ -135,16 +145,16 @@ def worst_case_lengths(
         >>> lengths.typical(1), lengths.typical(8)
         (12, 31)
 
-    The longest of four of these eight samples is 22 on average (rounded up), and 31 at worst. A workload
-    pads its batches to these lengths:
+    The longest of four of these eight samples is 22 on average (rounded up), and 31 at worst. A workload (the
+    model and batches that autofit runs) pads its batches to these lengths:
 
         >>> def make_batch(batch_size, device, *, kind="typical"):
         ...     num_tokens = lengths.of(kind, batch_size)
         ...     return torch.randint(50_000, (batch_size, num_tokens), device=device)
 
-    Every trial imports the workload again. If reading the dataset takes long, read it once, and write the
-    lengths into the workload. The dataset is read once, from its beginning, and no sample is kept. For a
-    dataset of Hugging Face pass its column `dataset["input_ids"]`, or the dataset with
+    autofit imports the workload's file again for each run. If reading the dataset takes long, read it once,
+    and write the lengths into the file. The dataset is read once, from its beginning, and no sample is kept.
+    For a dataset of Hugging Face pass its column `dataset["input_ids"]`, or the dataset with
     `length=lambda sample: len(sample["input_ids"])`.
 
     Args:
@@ -194,9 +204,13 @@ def _lengths(counts: Mapping[int, int], quantile: float, multiple: int) -> Batch
 
 
 def _samples(dataset: Any) -> Iterator[Any]:
-    """Iterator over a dataset's samples; by index where it has no iterator.
+    """Iterator over a dataset's samples, by index if the dataset is not iterable.
 
-    Datasets of PyTorch need have no iterator, and raise no `IndexError` at their end.
+    PyTorch's datasets need not be iterable, and need not raise `IndexError` at their end, so the index goes
+    up to `len(dataset)`.
+
+    Raises:
+        UsageError: the dataset is a mapping, or neither iterable nor a sequence.
     """
     if isinstance(dataset, Mapping):
         raise UsageError(
@@ -236,7 +250,15 @@ def _whole(length: Any, number: int) -> int:
 
 
 def _share_within(num_within: int, num_samples: int, num_drawn: int) -> float:
-    """Probability that all samples drawn are among `num_within`: C(within, drawn) / C(samples, drawn)."""
+    """Probability that samples drawn at random are all among the `num_within` shortest of a dataset.
+
+    It is C(num_within, num_drawn) / C(num_samples, num_drawn), as samples are drawn without replacement.
+
+    Args:
+        num_within: number of samples that are short enough.
+        num_samples: number of samples in the dataset.
+        num_drawn: number of samples that are drawn.
+    """
     if num_within < num_drawn:
         return 0.0
     if num_within == num_samples:

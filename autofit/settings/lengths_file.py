@@ -19,18 +19,23 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def lengths(value: Any) -> BatchLengths:
-    """Sample lengths, read if `value` is a file's name; a `BatchLengths` is returned unchanged.
+    """Sample lengths of a dataset, from the value of the option `lengths`.
+
+    Args:
+        value: name of a file, as `read_lengths` takes it, or a `BatchLengths`, which is returned unchanged.
 
     Raises:
-        ValueError: see `read_lengths`.
+        ValueError: the file cannot be read, see `read_lengths`.
     """
     return value if isinstance(value, BatchLengths) else read_lengths(str(value))
 
 
 def read_lengths(text: str) -> BatchLengths:
-    """Sample lengths in tokens, from a file of one number a line or a column of CSV, TSV, JSONL or Parquet.
+    """Sample lengths in tokens, read from a file.
 
-    A column holds numbers, or lists such as `input_ids`, whose lengths count.
+    Args:
+        text: `FILE` with one number a line, or `FILE:COLUMN` of a CSV, TSV, JSONL or Parquet table. A column
+            holds numbers, or lists such as `input_ids`, whose lengths count.
 
     Raises:
         ValueError: there is no such file or column, or it holds something else.
@@ -61,7 +66,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _text_lines(path: Path) -> io.StringIO:
-    """Lines of a text file, split only at LF, CR and CR LF, not at Unicode's other line ends."""
+    """Lines of a text file, as a stream; they end at LF, CR and CR LF, but not at other Unicode line ends."""
     return io.StringIO(read_file(path, _MOST_BYTES).decode("utf-8", errors="replace"), newline=None)
 
 

@@ -23,10 +23,13 @@ _BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
 
 
 def parallel_form(value: Any) -> str:
-    """Validated text of a parallelism: `fsdp:8`, or a kind without a number of ranks, `fsdp`.
+    """Text of a parallelism after a check: `fsdp:8`, or `fsdp` without a number of ranks.
+
+    Args:
+        value: text that was given.
 
     Raises:
-        ValueError: the value is no such form.
+        ValueError: there is no such kind of parallelism, or its number of ranks is wrong.
     """
     form = str(value).strip()
     if ":" in form:
@@ -39,9 +42,13 @@ def parallel_form(value: Any) -> str:
 
 
 def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1) -> tuple[Parallel, ...]:
-    """Parallelisms that texts such as `fsdp:8` or `ddp` stand for, without duplicates.
+    """Parallelisms that several texts such as `fsdp:8` or `ddp` stand for, each once.
+
+    A text of several kinds without degrees, such as `ddp+tp`, stands for every split of the ranks between
+    them.
 
     Args:
+        forms: the texts.
         num_ranks: number of ranks on all nodes together, from `--nproc`; None if it was not given.
         num_nodes: number of nodes that the ranks are spread over; `hsdp` has one replica a node.
 
@@ -54,10 +61,14 @@ def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1
 
 
 def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ...]:
-    """Parallelisms of one kind for several numbers of ranks; for one rank a process by itself.
+    """Parallelisms of one kind, one for each of several numbers of ranks; a single process for one rank.
+
+    Args:
+        form: kind of parallelism, such as `fsdp`.
+        numbers: numbers of ranks.
 
     Raises:
-        ValueError: `form` has a number of ranks itself, or cannot have one of `numbers`.
+        ValueError: `form` has a number of ranks itself, or the kind cannot have one of `numbers`.
     """
     if ":" in form:
         raise ValueError(
@@ -104,7 +115,10 @@ def _kinds(form: str) -> list[str]:
 
 
 def _splits(number: int, num_factors: int) -> Iterator[tuple[int, ...]]:
-    """All ordered ways to write a number as a product of `num_factors` factors of at least 2."""
+    """Yields all ordered ways to write a number as a product of `num_factors` factors of at least 2.
+
+    For 8 and two factors, they are (2, 4) and (4, 2).
+    """
     if num_factors == 1:
         yield from [(number,)] if number > 1 else []
         return

@@ -38,7 +38,7 @@ _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cl
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
-    """Settings from command line, environment and file; the first of them that gives a value decides.
+    """Settings from the command line, the environment and a file; for each option the first source decides.
 
     `--gpu` and `--gpu-mem` exclude each other, and so do `--model` and `--script`: if one source gives either
     option, both are ignored in later sources. Both in one source are an error.
@@ -46,11 +46,11 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
     Args:
         cli: options of the command line or call, by name with `_` for `-`; None counts as not given.
         env: environment of the process; variables that do not begin with `AUTOFIT_` are ignored.
-        file: a TOML file with a table `[tune]`.
+        file: a TOML file with a table `[tune]`; None for no file.
 
     Raises:
-        UsageError: a name is unknown, a value cannot be parsed, or the file cannot be read or parsed; the
-            message says where.
+        UsageError: a name is unknown, a value cannot be parsed, options contradict each other, or the file
+            cannot be read or parsed; the message says where.
     """
     chosen = _chosen(cli, env, file)
     if {"model", "script"} <= chosen.keys():
@@ -73,15 +73,15 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
 def resolve_one_configuration(
     options: Mapping[str, object], what: str, *, also: Collection[str] = ()
 ) -> TuneSettings:
-    """Settings of a command for one configuration: one algorithm, and no options of a search.
+    """Settings of a command that predicts one configuration, from its options alone.
 
     Args:
-        options: options of the command line or call; None counts as not given.
-        what: result of the command, for messages: `a check`.
+        options: options of the command line or call, by name with `_` for `-`; None counts as not given.
+        what: result of the command, for error messages, such as `a check`.
         also: options of a search that this command takes too.
 
     Raises:
-        UsageError: an option is wrong, or only a search takes it.
+        UsageError: an option is wrong, only a search takes it, or it names several convolution algorithms.
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search} - set(also)
     given = _said(options)
@@ -95,7 +95,15 @@ def resolve_one_configuration(
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """Settings from values by field name; names of knob and setup fields have a prefix."""
+    """Settings made from parsed values.
+
+    Args:
+        fields: values by the field that they set; a field within `knobs` or `setup` has that prefix, as in
+            `knobs.precision`.
+
+    Raises:
+        UsageError: the values do not go together.
+    """
     parts: dict[str, dict[str, Any]] = {"": {}, "knobs": {}, "setup": {}}
     for name, value in fields.items():
         part, _, own = name.rpartition(".")
@@ -123,7 +131,14 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raises `UsageError` for a knob that is both set and searched."""
+    """Checks that no knob (precision, optimizer, …) is both given one value and searched over several.
+
+    Args:
+        chosen: raw and parsed value of each option in effect.
+
+    Raises:
+        UsageError: a knob is, as by `--precision` beside `--search precision=…`.
+    """
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
         if OPTIONS[option].argument in dict(searched):
@@ -131,7 +146,14 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raises `UsageError` for options of a cluster together with `--dispatch inline`."""
+    """Checks that no option for a Ray cluster is given together with `--dispatch inline`, this machine.
+
+    Args:
+        chosen: raw and parsed value of each option in effect.
+
+    Raises:
+        UsageError: such an option is given beside `--dispatch inline`.
+    """
     said = [f"--{option}" for option in _OF_A_CLUSTER if option in chosen]
     if said and _is_inline(chosen):
         verb = "are" if len(said) > 1 else "is"
@@ -147,12 +169,18 @@ def _is_inline(chosen: Mapping[str, tuple[Any, Any]]) -> bool:
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
-    """Raw values of the options in effect, as they were given, by option name."""
+    """Values of the options in effect by option name, as they were given (not parsed).
+
+    The arguments are those of `resolve_settings`.
+    """
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
 
 
 def chosen_cards(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> tuple[str, ...]:
-    """Catalogue keys of the cards that the options name: one, several of a fleet, or none."""
+    """Catalogue keys of all GPU models that `--gpu` names, from the first source that gives it; may be empty.
+
+    The arguments are those of `resolve_settings`.
+    """
     return tuple(card.key for card in _cards_in(_chosen(cli, env, file)))
 
 
@@ -164,7 +192,11 @@ def _cards_in(chosen: Mapping[str, tuple[Any, Any]]) -> tuple[Gpu, ...]:
 def _chosen(
     cli: Mapping[str, object], env: Mapping[str, str], file: Path | None
 ) -> dict[str, tuple[Any, Any]]:
-    """Raw and parsed value of each option, from the first of call, environment and file that gives it."""
+    """Raw and parsed value of each option, from the first source that gives it.
+
+    The sources are the command line or call, the environment, and the settings file, in this order. An
+    option is ignored in a later source if it contradicts an earlier one.
+    """
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
         put_aside = _put_aside_by(chosen)
@@ -179,7 +211,11 @@ def _chosen(
 
 
 def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
-    """Options to ignore in later sources, as a choice made earlier rules them out."""
+    """Options to ignore in later sources, as options of earlier sources exclude them.
+
+    Args:
+        chosen: raw and parsed value of each option of the earlier sources.
+    """
     made = {OPTIONS[option].choice for option in chosen} - {None}
     put_aside = frozenset(option.name for option in OPTIONS.values() if option.choice in made)
     if "model" in chosen:
@@ -193,12 +229,16 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
 
 
 def _option_of(field: str) -> str:
-    """Option name for the field of a searched knob, with `-` for `_`."""
+    """Name of the option that sets a knob, made from the knob's field: `seq-len` from `seq_len`."""
     return field.replace("_", "-")
 
 
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
-    """Text for `--search` that stands for the searched values."""
+    """Text for `--search` such as `precision=fp32,tf32`, made from its parsed value.
+
+    Args:
+        searched: searched knobs by field, each with its values.
+    """
     return ";".join(
         f"{_option_of(field)}={','.join(str(value).lower() for value in chosen)}"
         for field, chosen in searched
@@ -218,7 +258,7 @@ def _read(option: str, raw: Any, label: str) -> Any:
 
 
 def _said(call: Mapping[str, object]) -> dict[str, object]:
-    """Options that a call gives a value; those with None or an empty tuple are dropped."""
+    """Options of a call that have a value; those that are None or an empty tuple are left out."""
     return {name: value for name, value in call.items() if value is not None and value != ()}
 
 

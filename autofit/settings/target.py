@@ -22,14 +22,16 @@ _SAME_CARD = 0.98  # ratio; NVML, CUDA and a card's nominal size differ by up to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Device that a search is for, with its budget and how trials are measured.
+    """Device that a search is for, the memory that may be used on it, and how configurations are run on it.
 
     Attributes:
-        card: card that predictions assume; for the CPU a card of the default architecture, as its curve has
-            the shape of the CPU's.
-        probe: how trials are measured; None if the answer is predicted.
-        is_own_budget: whether every card that trials can run on is the named card; else trials emulate it by
-            a limit on a larger card.
+        device: the device, by kind and name.
+        budget: memory that may be used, and what is kept free.
+        card: GPU that predictions assume. For the CPU, a GPU of the default architecture stands in, as memory
+            grows with the batch in the same way.
+        probe: how configurations are run, on `cuda` or `cpu`; None if they are only predicted.
+        is_own_budget: whether every GPU on which configurations can run is of the named model. Otherwise a
+            larger GPU is used, with a limit on its memory.
     """
 
     device: Device
@@ -40,7 +42,14 @@ class Target:
 
 
 def among_ranks_of_script(target: Target, trace: Trace) -> Target:
-    """Target with the budget recomputed for the process groups in the trace of a script's rank.
+    """Target (device and usable memory) of a script's rank, less what NCCL takes for its process groups.
+
+    Which process groups there are is known only from a traced step. Without any, and on the CPU, `target` is
+    returned unchanged.
+
+    Args:
+        target: target that was resolved before the script was traced.
+        trace: recorded step of the rank.
 
     Raises:
         BudgetError: NCCL's buffers leave no memory.
@@ -64,12 +73,13 @@ def resolve_target(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Target:
-    """Target of a search, decided from the settings and the machine.
+    """Target of a search: the device, its usable memory, and whether batches are run on it or predicted.
 
     Args:
         settings: the settings of the search.
-        local_gpus: returns the cards of this machine; not called where a named card is only predicted.
-        reachable: returns the GPUs that trials could run on; called only where a measurement may follow.
+        local_gpus: returns the GPUs of this machine; not called where a named card is only predicted.
+        reachable: returns the GPUs on which batches could be run, here or in a cluster; called only if they
+            may be run at all.
 
     Raises:
         UsageError: no card is named, and this machine has none.
@@ -135,10 +145,10 @@ def resolve_target(
 
 
 def gpu_label(settings: TuneSettings, device: Device) -> str:
-    """Short name of a search's target for metrics and job names, such as `t4`, `16g` or `cpu`.
+    """Short name of the device that a search is for, such as `t4`, `16g` or `cpu`, for metrics and job names.
 
-    It is the catalogue's key, `cpu`, or the memory such as `16g`; for a card that the catalogue does not
-    have, the card's own name in the style of a key.
+    It is the card's key in the catalogue, or the memory if only that is given. For a local GPU that is not in
+    the catalogue, it is the GPU's own name in the style of a key.
     """
     if device.kind == "cpu":
         return "cpu"
@@ -153,13 +163,25 @@ def gpu_label(settings: TuneSettings, device: Device) -> str:
 
 
 def _is_meant(local: LocalGpu, named: Gpu | None, total_bytes: int) -> bool:
-    """Whether a local GPU is the wanted card, by its memory and, if one is given, its name."""
+    """Whether a GPU of this machine is the card that the search is for.
+
+    Args:
+        local: GPU of this machine.
+        named: card that the user named; None if only its memory is known.
+        total_bytes: memory of the card, from which that of `local` may differ by 2 %.
+    """
     is_same_size = _SAME_CARD * total_bytes <= local.total_bytes <= total_bytes / _SAME_CARD
     return is_same_size and (named is None or _is_named(local.name, named))
 
 
 def _is_every_card(names: tuple[str, ...], named: Gpu | None, num_gpus: int) -> bool:
-    """Whether all GPUs of a cluster are the named card; False if any of them has no name."""
+    """Whether all GPUs of a cluster are of the named model.
+
+    Args:
+        names: names of the cluster's GPUs, of those that report one.
+        named: card that the user named; None (the result is then False) if none was named.
+        num_gpus: number of the cluster's GPUs; with more GPUs than names, the result is False.
+    """
     return named is not None and len(names) == num_gpus and all(_is_named(name, named) for name in names)
 
 
@@ -173,7 +195,17 @@ def _is_named(name: str, named: Gpu) -> bool:
 def _local(
     local_gpus: Callable[[], tuple[LocalGpu, ...]], settings: TuneSettings, is_named: bool
 ) -> tuple[LocalGpu, ...]:
-    """GPUs of this machine; empty where the driver does not answer and a prediction needs none."""
+    """GPUs of this machine, as the NVIDIA driver lists them.
+
+    Args:
+        is_named: whether the settings name a card or its memory, so that none of this machine is needed.
+
+    Returns:
+        The GPUs; empty if the driver does not answer and a prediction for the named card will do.
+
+    Raises:
+        DriverError: the driver does not answer, and the GPUs are needed.
+    """
     try:
         return local_gpus()
     except DriverError:

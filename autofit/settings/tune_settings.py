@@ -22,7 +22,7 @@ from autofit_workers.spec.setup import Parallel
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings(DeclaredSettings):
-    """All settings of `autofit tune`, read and checked; the fields are those of `autofit.settings.options`.
+    """All settings of `autofit tune`, parsed and checked; the fields are those of `autofit.settings.options`.
 
     Raises:
         UsageError: when two settings contradict each other.
@@ -33,23 +33,26 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """Number of ranks in each process group that communicates, as far as known before a run."""
+        """Number of ranks along each dimension of parallelism, from `--parallel` or a script's `--nproc`.
+
+        Empty for a single process. A script may use other process groups, which are known only in the run.
+        """
         return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
 
     @property
     def sized_knobs(self) -> Knobs:
-        """Knobs of the settings; if `--lengths` is given, with the longest sample's length as sample size."""
+        """Knob values to predict with; with `--lengths`, the size of a sample is that of the longest one."""
         lengths = self.capped_lengths
         return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
 
     @property
     def capped_lengths(self) -> BatchLengths | None:
-        """Sample lengths of the data, cut to `--seq-len`; None where no lengths are given."""
+        """Sample lengths from `--lengths`, longer ones cut to `--seq-len`; None without `--lengths`."""
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
 
     def with_parallel(self, parallel: Parallel) -> Self:
-        """Settings for one parallelism, in place of those in `parallels`."""
+        """Settings for one kind of parallelism, of several that `--search parallel=…` compares."""
         one = replace(
             self,
             setup=replace(self.setup, parallel=parallel),
@@ -60,9 +63,10 @@ class TuneSettings(DeclaredSettings):
         return one.with_deciding_rank()
 
     def with_deciding_rank(self) -> Self:
-        """Settings for all ranks, not one, if ranks differ and are only predicted; one may need more.
+        """Settings in which all ranks are predicted, if ranks differ in memory, as in a pipeline.
 
-        Measured trials run all ranks anyway.
+        The rank that needs the most decides whether a batch fits. The settings are returned unchanged if
+        ranks are alike, and if configurations are run, which runs all ranks anyway.
         """
         if not self.setup.parallel.runs_apart or asks_to_measure(self) is not None:
             return self
@@ -70,16 +74,16 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def may_compile(self) -> bool:
-        """Whether any of the knob settings compiles the model."""
+        """Whether a search uses `torch.compile`, if only in some of the settings that it tries."""
         return True in dict(self.searched).get("compile", (self.knobs.compile,))
 
     @property
     def card(self) -> Card:
-        """Card that a prediction with these settings assumes."""
+        """Card that predictions assume: the named GPU; without one, a GPU of the default architecture."""
         return card_named(None if self.gpu is None else self.gpu.key, self.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
-        """Budget on a card of the catalogue, less the memory that the settings keep free.
+        """Memory that PyTorch may use on a GPU model, after `--margin`, `--reserve` and the context.
 
         Raises:
             BudgetError: nothing is left of the card's memory.
@@ -88,12 +92,15 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """Names of the knobs that advice must not change: searched ones, and `conv_algo` if it was named."""
+        """Names of the knobs that advice must not change: searched ones, and `conv_algo` if it was set."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
         return frozenset((*dict(self.searched), *of_convolutions))
 
     def one_conv_algo(self, what: str) -> str:
-        """Convolution algorithm for predicting a single configuration; PyTorch's default unless named.
+        """Convolution algorithm of a single configuration: the named one, or PyTorch's default.
+
+        Args:
+            what: result of the command, for error messages, such as `a check`.
 
         Raises:
             UsageError: several algorithms are named.
@@ -104,7 +111,10 @@ class TuneSettings(DeclaredSettings):
         return names[0]
 
     def configuration(self, what: str) -> Knobs:
-        """Knob setting for predicting a single configuration.
+        """Knob values (precision, optimizer, …) of a single configuration.
+
+        Args:
+            what: result of the command, for error messages, such as `a check`.
 
         Raises:
             UsageError: several algorithms are named, or a knob is to be searched.

@@ -30,19 +30,27 @@ ALL_CARDS = "all"
 
 
 def text(value: Any) -> str:
-    """Text of an option without surrounding spaces; an empty one is refused."""
+    """Text of an option without surrounding spaces; raises `ValueError` if nothing is left."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected some text, got {value!r}")
     return value.strip()
 
 
 def one_of(words: tuple[str, ...]) -> Read:
-    """Parser that accepts one of `words`; its error suggests similar words."""
+    """Parser that accepts one of several words.
+
+    For another value it raises `ValueError`, whose message suggests similar words.
+    """
     return _hinting(plain_one_of(words), words)
 
 
 def _hinting(read: Read, words: tuple[str, ...]) -> Read:
-    """Parser that adds similar words to the error of the parser `read`."""
+    """Parser that works as `read` does, and adds a suggestion of similar words to its error messages.
+
+    Args:
+        read: parser to call.
+        words: words that are suggested if they are similar to the value.
+    """
 
     def with_hint(value: Any) -> Any:
         try:
@@ -55,7 +63,14 @@ def _hinting(read: Read, words: tuple[str, ...]) -> Read:
 
 
 def _items(value: Any, separator: str) -> list[Any]:
-    """Items of a list, or of a text split at `separator`, a regular expression."""
+    """Items of an option's value, which is a list or one text.
+
+    Args:
+        separator: regular expression at which a text is split.
+
+    Raises:
+        ValueError: the value is neither a text nor a list, or an empty list.
+    """
     if isinstance(value, str):
         return [item.strip() for item in re.split(separator, value)]
     if not isinstance(value, list | tuple) or not value:
@@ -64,7 +79,11 @@ def _items(value: Any, separator: str) -> list[Any]:
 
 
 def arguments(value: Any) -> tuple[str, ...]:
-    """Arguments of a command line, from a list or from one text that is split as a shell does."""
+    """Arguments for a script, from a list or from one text that is split as a shell does.
+
+    Raises:
+        ValueError: the value is something else, or a quote in the text is not closed.
+    """
     if isinstance(value, str):
         return tuple(shlex.split(value))
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -73,7 +92,11 @@ def arguments(value: Any) -> tuple[str, ...]:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Names of variables, from a list or from one text with commas."""
+    """Names of environment variables, from a list or from one text with commas.
+
+    Raises:
+        ValueError: an entry cannot be the name of a variable.
+    """
     found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ValueError(f"{value!r} is no list of names")
@@ -84,7 +107,11 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def nonzero_share(value: Any) -> float:
-    """Share from 0 to 1, parsed from a text such as `nonzero=0.5`."""
+    """Share from 0 to 1, parsed from a text such as `nonzero=0.5`: what part of a mask is assumed to be true.
+
+    Raises:
+        ValueError: the value has another form.
+    """
     name, _, share = str(value).partition("=")
     try:
         found = float(share)
@@ -96,7 +123,11 @@ def nonzero_share(value: Any) -> float:
 
 
 def rank(value: Any) -> int | None:
-    """Rank number, from 0 on; None for `all` ranks."""
+    """Number of a rank, from 0 on, parsed from a text; None for `all`, which stands for all ranks.
+
+    Raises:
+        ValueError: the value is neither.
+    """
     text = str(value).strip()
     if text == ALL:
         return None
@@ -106,7 +137,11 @@ def rank(value: Any) -> int | None:
 
 
 def gpu_numbers(value: Any) -> tuple[int, ...]:
-    """Numbers of GPUs, ascending, parsed from a text such as `1,2,4,8`."""
+    """Numbers of GPUs, ascending and each once, parsed from a text such as `1,2,4,8`.
+
+    Raises:
+        ValueError: an entry is not a whole number of 1 or more, or too large.
+    """
     try:
         return tuple(sorted(set(map(whole_number(minimum=1, maximum=MOST_RANKS), _items(value, ",")))))
     except ValueError:
@@ -114,14 +149,24 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 
 
 def launcher(value: Any) -> str:
-    """Launcher command with its own options, parsed from text."""
+    """Command that launches a script's processes, such as `torchrun --standalone`, after a check.
+
+    Raises:
+        ValueError: autofit does not know such a launcher.
+    """
     text = str(value).strip()
     launcher_command(text)
     return text
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:
-    """Names of the convolution algorithms to search, without duplicates, or `ALL_CONV_ALGOS`."""
+    """Names of the convolution algorithms to search, each once, from a list or a text with commas.
+
+    For `all` the result is `ALL_CONV_ALGOS`, which stands for all that apply.
+
+    Raises:
+        ValueError: there is no such algorithm.
+    """
     names = _items(value, ",")
     return (
         ALL_CONV_ALGOS
@@ -131,12 +176,19 @@ def conv_algos(value: Any) -> tuple[str, ...]:
 
 
 def knob_value(knob: Knob) -> Read:
-    """Parser for the values of a knob; its error suggests similar values."""
+    """Parser for the values of a knob, such as `precision`.
+
+    For another value it raises `ValueError`, whose message suggests similar values.
+    """
     return _hinting(lambda value: knob.read(knob.from_user(value)), knob.values)
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Shape of one sample, parsed from a text such as `3x224x224`."""
+    """Shape of one sample without the batch dimension, parsed from a text such as `3x224x224`.
+
+    Raises:
+        ValueError: the value has another form.
+    """
     try:
         return tuple(map(whole_number(minimum=1), _items(value, "[x×]")))
     except ValueError:
@@ -154,12 +206,16 @@ def size_or_zero(value: Any) -> int:
 
 
 def margin(value: Any) -> Decimal:
-    """Share of memory, parsed from a text such as `3%` or `0.03`."""
+    """Share of memory to keep free, parsed from a text such as `3%` or `0.03`.
+
+    Raises:
+        ValueError: the value has another form.
+    """
     return parse_percent(str(value))
 
 
 def _number(value: Any) -> float:
-    """Finite number parsed from a value; nan if the value is none."""
+    """Finite number that a value stands for; nan if it stands for none."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -182,7 +238,12 @@ def seconds_or_zero(value: Any) -> float:
 
 
 def resources(value: Any) -> tuple[tuple[str, float], ...]:
-    """Amounts of custom resources by name, parsed from `NAME=NUM,NAME=NUM` or a TOML table."""
+    """Amounts of Ray's custom resources by name, parsed from `NAME=NUM,NAME=NUM` or a TOML table.
+
+    Raises:
+        ValueError: an amount is wrong or too small, or a name is given twice, or is that of a resource that
+            autofit asks for itself.
+    """
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
@@ -200,12 +261,19 @@ def resources(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def batch_kind(value: Any) -> str:
-    """Kind of batches, worst or typical, from the value of the switch for worst-case batches."""
+    """Kind of batches to run: the longest possible if the switch `--worst-case` is on, else typical ones."""
     return WORST if switch(value) else TYPICAL
 
 
 def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Searched knobs with their values, parsed from `KNOB=A,B;KNOB=C`, a list or a TOML table."""
+    """Knobs to search, each with its values, parsed from the value of `--search`.
+
+    Args:
+        value: `KNOB=A,B;KNOB=C` as one text, a list of such texts, or a TOML table.
+
+    Raises:
+        ValueError: a knob is unknown or given twice, or a value is wrong.
+    """
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
@@ -229,27 +297,35 @@ def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 def risk(value: Any) -> Risk:
-    """`Risk` parsed from its name."""
+    """`Risk` (level of a predicted peak that has to fit) parsed from its name, such as `safe`."""
     return Risk(one_of(tuple(Risk))(value))
 
 
 def batching(value: Any) -> Batching:
-    """`Batching` parsed from its name."""
+    """`Batching` (how batches are made of samples of different lengths) parsed from its name."""
     return Batching(one_of(tuple(Batching))(value))
 
 
 def maximized(value: Any) -> Maximized:
-    """`Maximized` parsed from its name."""
+    """`Maximized` (what a search makes as large as fits) parsed from its name."""
     return Maximized(one_of(tuple(Maximized))(value))
 
 
 def objective(value: Any) -> Objective:
-    """`Objective` parsed from its name."""
+    """`Objective` (samples a step or samples a second) parsed from its name."""
     return Objective(one_of(tuple(Objective))(value))
 
 
 def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
-    """Cards parsed from `t4,a100-40g`, a TOML array, or `all` for the whole catalogue."""
+    """GPU models parsed from `t4,a100-40g`, a TOML array, or `all` for the whole catalogue.
+
+    Returns:
+        The model itself if there is only one, else a tuple, each model once.
+
+    Raises:
+        UnknownGpuError: a name is not in the catalogue.
+        ValueError: the value has another form.
+    """
     if value == ALL_CARDS:
         return tuple(catalogue().values())
     names = _items(value, ",")

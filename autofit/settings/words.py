@@ -10,21 +10,29 @@ from autofit_workers.spec.setup import WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:
-    """Display text for the value of a knob: `amp-bf16`, `checkpointing blocks`."""
+    """Text that shows the value of a knob: `amp-bf16`, `checkpointing blocks`.
+
+    Args:
+        knob: name of the knob, a field of `Knobs`.
+        value: value of the knob.
+    """
     return KNOBS[knob].in_words(value)
 
 
 def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
-    """Names of the knobs in which knob settings differ, in the order of `Knobs`."""
+    """Names of the knobs whose values are not the same in all given settings, in the order of `Knobs`."""
     settings = tuple(settings)
     return tuple(name for name in KNOBS if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
 def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[Knobs, str]:
-    """Display names that distinguish a search's knob settings: `cudnn · amp-bf16 · checkpointing blocks`.
+    """Display names of the knob settings of a search: `cudnn · amp-bf16 · checkpointing blocks`.
 
-    The convolution algorithm is always named where the step has convolutions; of a step without any, the
-    name of a single setting is empty.
+    A name has the values of the knobs that differ between the settings, and of the convolution algorithm. If
+    there is only one setting and no convolution, its name is empty.
+
+    Args:
+        convolves: whether the step has convolutions; else the algorithm is named only if it differs.
     """
     settings = tuple(settings)
     names = dict.fromkeys((*(("conv_algo",) if convolves else ()), *varied_knobs(settings)))
@@ -32,7 +40,13 @@ def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[
 
 
 def joined(names: Iterable[str]) -> str:
-    """Joined display name of knob settings: `cudnn, native · fp32`; a line each if several parts differ."""
+    """Display name for several knob settings (precision, …) with the same result: `cudnn, native · fp32`.
+
+    If the names differ in more than one part, each has a line of its own.
+
+    Args:
+        names: names of the settings, as `setting_names` makes them.
+    """
     parts = [name.split(" · ") for name in names]
     places = [tuple(dict.fromkeys(place)) for place in zip(*parts, strict=False)]
     if len({len(part) for part in parts}) > 1 or sum(len(place) > 1 for place in places) > 1:
@@ -41,7 +55,10 @@ def joined(names: Iterable[str]) -> str:
 
 
 def in_short(knobs: Knobs) -> str:
-    """Display name of one knob setting: its convolution algorithm, and the knobs not at their default."""
+    """Display name of a knob setting: its convolution algorithm, and values that are not the default.
+
+    An example is `cudnn · amp-bf16`.
+    """
     default = Knobs()
     changed = (name for name in list(KNOBS)[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
@@ -57,11 +74,20 @@ def configuration(
     searched: Container[str] = (),
     of_script: bool = False,
 ) -> str:
-    """Display name of a knob setting without its algorithm: `fp32 · the workload's optimizer · train`.
+    """Display name of how a step is run: `fp32 · the workload's optimizer · train`.
 
-    Precision and optimizer are always named, other knobs where they are not at their default; knobs that were
-    searched are left out. The kind of the batches and the ranks are named where there are several. For a
-    script, which decides its own settings, only a requested attention implementation and the rank are named.
+    The convolution algorithm is left out. Precision and optimizer are always named, other knobs where they
+    are not at their default. For a script, which decides its own settings, only a requested attention
+    implementation and the rank are named.
+
+    Args:
+        knobs: values of the knobs.
+        mode: `train`, `infer` or `generate`; None to leave it out.
+        batch_kind: `typical` or `worst` if the workload makes both kinds of batches; else None.
+        parallel: text of the parallelism, such as `fsdp:8`; empty for a single process.
+        rank: number of the rank, named for a script only.
+        searched: names of searched knobs, which are left out as they have no single value.
+        of_script: whether the step is that of a user's script.
     """
     default = Knobs()
     ranks = Parallel.named(parallel)
@@ -90,12 +116,16 @@ def configuration(
 
 
 def ranks_in_words(parallel: Parallel) -> str:
-    """Phrase for the ranks: `one of 8 ranks of fully_shard`, `one of 2 cards of a device map`."""
+    """Phrase for how ranks train together, such as `one of 8 ranks of fully_shard`."""
     kinds = [PARALLEL_KINDS[kind].in_words for kind, _ in parallel.degrees]
     of = kinds[0] if len(kinds) == 1 else str(parallel)
     return f"one of {parallel.num_ranks} {parallel.members} of {of}"
 
 
 def with_setting(name: str) -> str:
-    """Phrase ` with cudnn` to add to a sentence; empty for a knob setting without a name."""
+    """Phrase ` with NAME`, such as ` with cudnn`, to be added to a sentence; empty for an empty name.
+
+    Args:
+        name: name of a knob setting (convolution algorithm, precision, …).
+    """
     return f" with {name}" if name else ""

@@ -10,11 +10,16 @@ from autofit_workers.spec.workloads.scripts import Script
 
 
 def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
-    """Workload reference for a model's name and the settings of a sample; no workload code is imported.
+    """Reference to a workload, which other processes can load; no code of the workload is imported here.
+
+    Args:
+        text: name of the model, such as `gpt2`, `timm:resnet50` or `file.py:function`.
+        settings: settings with a script, which is then referred to, or with the shape, classes and task of a
+            sample; None if there are none.
 
     Raises:
-        UnknownModelError: no such model; near matches are named.
-        UsageError: the reference is malformed, or its file is missing.
+        UnknownModelError: no such model; the message suggests similar names.
+        UsageError: the reference is malformed, its file is missing, or the settings conflict with a script.
     """
     try:
         if settings is None:
@@ -34,7 +39,11 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
 
 
 def _script_of(settings: TuneSettings) -> Script:
-    """Script that settings name; raises `UsageError` for other options that a script sets by itself."""
+    """Script that the settings name, with its arguments and ranks.
+
+    Raises:
+        UsageError: another option is given that a script decides by itself, such as `--input`.
+    """
     assert settings.script is not None
     if settings.says_of_a_sample:
         raise UsageError("a script makes its own batches: leave out --input, --classes and --task")
@@ -53,7 +62,11 @@ def _script_of(settings: TuneSettings) -> Script:
 
 
 def require_its_own(settings: TuneSettings) -> None:
-    """Raises `UsageError` for settings that conflict with a script, which sets them by itself."""
+    """Checks that no settings are given that a script decides by itself, such as the precision.
+
+    Raises:
+        UsageError: such a setting is given.
+    """
     why = ScriptCall.why_not(settings.knobs, settings.setup)
     if why is not None:
         raise UsageError(why)

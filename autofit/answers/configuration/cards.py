@@ -47,11 +47,15 @@ _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdi
 
 
 def cards_sections(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> Iterator[Section]:
-    """Sections with a row for each card, the smallest card that fits, and commands that make others fit.
+    """Yields an answer's sections: a table of GPU models (cards) that fit, and commands that make others fit.
+
+    The table has a row for each card; for several numbers of GPUs, a row for each card and number.
 
     Args:
-        command: the command for a card on which a change makes the configuration fit.
-        asked: the command's options as they were typed.
+        answer: prediction of one batch size on each card.
+        command: name of the autofit command that was typed, such as `cards`. The commands that make the
+            batch fit on another card repeat it, with the changed options.
+        asked: the typed options, from parameter name to value.
     """
     if answer.fewest_gpus is not None:
         yield from _on_numbers(answer, answer.fewest_gpus)
@@ -91,7 +95,7 @@ def _cards(columns: Iterable[Column], rows: Iterable[Iterable[str | Cell]]) -> S
 
 
 def _fit_columns(answer: CardsAnswer) -> tuple[Column, ...]:
-    """Columns of whether and how a batch fits on a card, as `_fit` fills them."""
+    """Table columns filled by `_fit`: whether a batch fits on a GPU model, its peaks, and its speed."""
     of_numbers = (right("samples a step"),) if answer.fewest_gpus is not None else ()
     speeds = map(right, _speed_columns(answer))
     return (
@@ -115,16 +119,22 @@ def _fit(answer: CardsAnswer, card: CardFit) -> Iterator[str | Cell]:
 
 
 def _peaks(card: CardFit) -> tuple[str, str]:
-    """Texts of the likely and high peak on a card, in GiB; of the memory needed if the card is too small."""
+    """Texts of the likely and the highest predicted peak on a GPU model, in GiB.
+
+    If the step likely runs out of memory there, they are of the memory that it would need. Both are dashes if
+    nothing is predicted.
+    """
     interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
     return ("–", "–") if interval is None else (gib(interval.likely_bytes), gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
-    """Cells of a card's speed columns by column name; step times are included if any card has them.
+    """Table cells on speed and price of a GPU model, from column title to text: `{"samples/s": "310"}`.
+
+    A column is present if at least one card of the answer has a value for it; a cell without one is a dash.
 
     Args:
-        card: result whose cells are returned; None for empty cells, to get the column names.
+        card: card (GPU model) whose cells are returned; None to get only the titles, with dashes as cells.
     """
     cells: dict[str, str] = {}
     if any(each.samples_per_second is not None for each in answer.cards):
@@ -148,7 +158,12 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
 
 
 def _on_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> Iterator[Section]:
-    """Sections with a row for each card and number of GPUs, and the fewest GPUs that hold the batch."""
+    """Yields a table with a row for each card and number of GPUs, and sentences on the fewest GPUs.
+
+    Args:
+        fewest_gpus: least number of GPUs on which the batch fits, by the card's key; None if it fits on
+            none of the numbers asked for.
+    """
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     batch = f"batch {answer.batch_size}"
     yield _question(f"{answer.workload} at {batch} on each GPU{algorithm}; predicted, at risk {answer.risk}")
@@ -174,7 +189,13 @@ def _on_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> Iter
 
 
 def _fewest(batch: str, fewest_gpus: dict[str, int | None]) -> Iterator[str]:
-    """Sentences on the fewest GPUs of each card that hold the batch."""
+    """Yields sentences such as `Batch 8 fits on 2 GPUs of t4`, one for each number of GPUs.
+
+    Args:
+        batch: name of the batch in the sentences, such as `Batch 8`.
+        fewest_gpus: least number of GPUs on which the batch fits, by the card's key; None if it fits on
+            none of the numbers asked for.
+    """
     for number in sorted({number for number in fewest_gpus.values() if number is not None}):
         cards = ", ".join(gpu for gpu, fewest in fewest_gpus.items() if fewest == number)
         yield f"{batch} fits on {'one GPU' if number == 1 else f'{number} GPUs'} of {cards}."
@@ -183,7 +204,13 @@ def _fewest(batch: str, fewest_gpus: dict[str, int | None]) -> Iterator[str]:
 
 
 def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
-    """Yields sections with a row for each card and its search's recommendation, the smallest memory first."""
+    """Yields a table of the recommended batch on each card (GPU model), the smallest memory first.
+
+    Cards on which nothing could be predicted are named below the table, with the reason.
+
+    Args:
+        results: one search for the largest batch on each card.
+    """
     first = results.answers[0]
     is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
     yield _question(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}")
@@ -210,7 +237,11 @@ def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
 
 
 def _tuned(result: TuneResult, *, is_timed: bool) -> Iterator[str | Cell]:
-    """Cells of a card's row with the recommendation of its search."""
+    """Yields the table cells of one GPU model: its memory, and the batch that the search on it recommends.
+
+    Args:
+        is_timed: whether the table has columns of the step time and of samples a second.
+    """
     budget, chosen = result.budget, result.chosen
     interval = None if chosen is None else chosen.interval
     yield strong(result.device.name)
@@ -229,7 +260,11 @@ def _seconds(chosen: Best | None) -> StepSeconds | None:
 
 
 def _speed(chosen: Best | None) -> tuple[str, str]:
-    """Texts of the step time and samples a second of a search's recommended configuration."""
+    """Texts of predicted step time and samples a second; two dashes if not predicted.
+
+    Args:
+        chosen: configuration (batch size, precision, …) that a search recommends; None if nothing fits.
+    """
     seconds = _seconds(chosen)
     if chosen is None or seconds is None or chosen.predicted_samples_per_second is None:
         return "–", "–"
@@ -237,7 +272,10 @@ def _speed(chosen: Best | None) -> tuple[str, str]:
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
-    """Name of the recommended knob setting, with the ranks and the size of a sample that a search found."""
+    """Text that names a recommended configuration: its parallelism, knob values and sample size.
+
+    The parallelism is left out if the search compared none, the size of a sample if it was not searched.
+    """
     ranks = (
         f"{chosen.parallel or 'ddp:1'}, {chosen.samples_per_step} samples a step" if result.parallels else ""
     )
@@ -277,7 +315,7 @@ def _combination(card: CardFit) -> Combination | None:
 
 
 def _in_words(answer: CardsAnswer) -> str:
-    """Sentences on the smallest card that a batch fits on, changes left to try, and cards not predicted."""
+    """Sentences below a table of GPU models: the smallest that fits, further help, missing predictions."""
     if answer.fitting:
         smallest = answer.fitting[0]
         num, total = len(answer.fitting), len(answer.cards)
@@ -297,7 +335,7 @@ def _in_words(answer: CardsAnswer) -> str:
 
 
 def _instead(answer: CardsAnswer) -> str:
-    """Clause on what to do where a batch fits on none of the cards."""
+    """Clause after `fits on none of these cards`: whether to change options or take a smaller batch."""
     if any(_combination(card) is not None for card in answer.cards):
         return " as it is: use the options of a row, or a smaller batch"
     if all(full_step(card.growth) is not None for card in answer.cards):
@@ -306,7 +344,11 @@ def _instead(answer: CardsAnswer) -> str:
 
 
 def _on_times(answer: CardsAnswer) -> str:
-    """Sentence on why no step times are shown, if options need them or only the speed order is predicted."""
+    """Sentence on why a table of GPU models has no step times; empty if it has them, or if none are needed.
+
+    `--samples` and `--price` need step times. Where only the order of the models by speed is predicted, the
+    sentence is there in any case.
+    """
     if any(card.samples_per_second is not None for card in answer.cards):
         return ""
     asked = ["--samples"] if answer.epoch_samples is not None else []

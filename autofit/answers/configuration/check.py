@@ -30,11 +30,12 @@ _LIKELY = {
 def check_sections(
     result: CheckResult, options: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> Iterator[Section]:
-    """Yields sections of a check: its verdict, the memory that changes would save, and a command that fits.
+    """Yields the answer of `autofit check`: one line, and if the batch may not fit, changes that would help.
 
     Args:
-        options: the options that a search takes too, as they were typed.
-        asked: all options as they were typed.
+        options: those of the typed options that `autofit tune` takes too, from parameter name to value; the
+            answer suggests a `tune` command with them.
+        asked: all typed options, from parameter name to value.
     """
     yield Section(name="answer", blocks=(Paragraph(_line(result, options), is_whole=True),))
     advice = result.advice
@@ -46,7 +47,11 @@ def check_sections(
 
 
 def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
-    """Answer of a check on one line: verdict, configuration, peak, budget and next step."""
+    """Answer of `autofit check` on one line: whether it fits, predicted peak, usable memory, and next step.
+
+    Args:
+        options: typed options to repeat in a suggested `autofit tune` command.
+    """
     where = f"{result.device.name}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = (
@@ -63,7 +68,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 
 
 def _peak(result: CheckResult) -> str:
-    """Clause on the predicted peak on the card, or on the memory needed if that may exceed the card's."""
+    """Clause on the predicted reserved peak, or on the memory needed where that may exceed the card's."""
     if result.need is None:
         return f"reserve {span_of_bytes(result.interval)}"
     if not result.would_thrash:
@@ -72,7 +77,7 @@ def _peak(result: CheckResult) -> str:
 
 
 def _growth(result: CheckResult) -> str:
-    """Clauses on memory that grows with each step, on phases that were not traced, and on sample lengths."""
+    """Clauses on memory that grows with each step, phases not traced, and batch lengths; may be empty."""
     seen = result.seen
     said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
     said += "" if result.lengths is None else f"{lengths_in_words(result.lengths)}; "
@@ -80,7 +85,7 @@ def _growth(result: CheckResult) -> str:
 
 
 def _time(result: CheckResult) -> str:
-    """Clause on the predicted time of a step and of an epoch; empty if not predicted."""
+    """Clause on the predicted time of a step and an epoch, or on why the epoch's is unknown; else empty."""
     seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
         why = f" ({result.step_time_note})" if result.step_time_note else ""
@@ -93,14 +98,17 @@ def _time(result: CheckResult) -> str:
 
 
 def _kind(result: CheckResult) -> str:
-    """Clause on a check's convolution algorithm, worst-case batches and ranks; empty if none applies."""
+    """Clause on the convolution algorithm, worst-case batches and ranks of a check; empty if none applies."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
     return with_setting(" and ".join(parts)) + _ranks(result)
 
 
 def _ranks(result: CheckResult) -> str:
-    """Clause on a check's ranks and their samples a step; without samples for a script's ranks."""
+    """Clause on the ranks of a check and their samples a step; empty for a single process.
+
+    For a script's ranks it has no number of samples, as the script decides which ranks share a batch.
+    """
     parallel = Parallel.named(result.parallel)
     if not parallel:
         return ""
@@ -129,6 +137,11 @@ def _next_step(result: CheckResult, tune: str) -> str:
 
 
 def _tune(options: Mapping[str, Any], *, convolves: bool) -> str:
-    """Text of the `autofit tune` command with all options that the check was given."""
+    """Text of an `autofit tune` command to suggest, in backticks.
+
+    Args:
+        options: typed options to repeat, from parameter name to value.
+        convolves: whether the model has convolutions; then `--conv-algo cudnn` is added unless typed.
+    """
     asked = {**({"conv_algo": "cudnn"} if convolves else {}), **options}
     return f"`{as_typed('tune', asked)}`"

@@ -29,7 +29,11 @@ _NUM_NAMES = 3
 
 
 def compare_sections(comparison: Comparison, *, show_all: bool) -> Iterator[Section]:
-    """Yields sections with all models' tensors in one list, totals, compared outputs and an explanation."""
+    """Yields sections that compare models' forward passes: tensors, totals, and whether outputs are equal.
+
+    Args:
+        show_all: whether to list all tensors; else only the 40 with the most elements.
+    """
     names = " and ".join(each.workload for each in comparison.passes)
     said = Paragraph(f"{names} at batch {comparison.batch_size} · fp32 · infer", "strong", (names,))
     yield Section(name="configuration", blocks=(said,))
@@ -110,7 +114,10 @@ def _distance(one: OutputComparison) -> str:
 
 
 def _sharing(one: OutputComparison) -> str:
-    """Clause on parameters without a counterpart in the first model; empty if all have one."""
+    """Clause on parameters that have no counterpart in the first model; empty if all have one.
+
+    A counterpart is a parameter of the same name and shape, whose values were copied for the comparison.
+    """
     if not one.not_shared:
         return ""
     return (
@@ -149,5 +156,8 @@ def _about_views(each: ForwardPass) -> str:
 
 
 def _operator(row: TensorRow) -> str:
-    """Operator in a tensor's name, without the call's number: `transpose` of `features.0/transpose_1:0`."""
+    """Operator of a tensor, read from its name: `transpose` of `features.0/transpose_1:0`.
+
+    The number of the call (`_1`) is dropped.
+    """
     return re.sub(r"_[0-9]+$", "", row.name.rpartition(":")[0].rpartition("/")[2])

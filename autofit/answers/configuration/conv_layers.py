@@ -13,7 +13,7 @@ _NUM_NAMES = 4
 
 
 def conv_layers_sections(found: ConvLayers) -> Iterator[Section]:
-    """Yields sections with each convolution algorithm's number of layers, and each layer's workspaces."""
+    """Yields tables of convolution algorithms: how many layers each applies to, and its workspace in each."""
     kind = "CPU" if found.device.kind == "cpu" else found.device.name
     said = f"{found.workload} at batch {found.batch_size} · {found.mode} · {kind}, predicted"
     yield Section(name="configuration", blocks=(Paragraph(said, "strong", (found.workload,)),))

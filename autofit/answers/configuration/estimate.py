@@ -39,13 +39,13 @@ def estimate_sections(
     epoch_samples: int | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Yields sections of an estimate: its allocated, reserved and device peaks, breakdown, and assumptions.
+    """Yields the sections of a predicted peak: peaks, step time, memory by category, and assumptions.
 
     Args:
-        gpu: the card that was named.
-        of_script: whether a script's step was estimated.
-        epoch_samples: samples of an epoch, if the user gave them.
-        notes: notes to add to those of the estimate.
+        gpu: card that the user named; None if none was named.
+        of_script: whether the step is that of a user's training script, not of a model run by autofit.
+        epoch_samples: samples of an epoch, to state its duration; None if the user did not give them.
+        notes: further notes, shown after those of the estimate.
     """
     algorithm = estimate.knobs.conv_algo if estimate.convolves else ""
     setting = setting_in_words(estimate, of_script=of_script)
@@ -77,7 +77,11 @@ def estimate_sections(
 
 
 def setting_in_words(estimate: Estimate, *, of_script: bool = False) -> str:
-    """Display name of an estimate's knob setting, such as `fp32 · train`, without convolution algorithm."""
+    """Display name of how an estimate's step runs, such as `fp32 · train`, without convolution algorithm.
+
+    Args:
+        of_script: whether the step is that of a user's script, which sets precision and optimizer itself.
+    """
     return configuration(
         estimate.knobs,
         estimate.mode,
@@ -89,10 +93,11 @@ def setting_in_words(estimate: Estimate, *, of_script: bool = False) -> str:
 
 
 def configuration_section(workload: str, batch_size: int, algorithm: str, setting: str) -> Section:
-    """Section that names a configuration, above its answer.
+    """Section with the heading of an answer: workload, batch size, convolution algorithm and setting.
 
     Args:
         algorithm: name of the convolution algorithm; empty for a step without convolutions.
+        setting: precision, optimizer and mode in words, such as `fp32 · train`.
     """
     parts = " · ".join(filter(None, (algorithm, setting)))
     said = Paragraph(f"{workload} at batch {batch_size} · {parts}", "strong", (workload,))
@@ -115,7 +120,7 @@ def _peaks(estimate: Estimate) -> Section:
 
 
 def _rest(estimate: Estimate) -> str:
-    """Note on the phases or steps that an estimate's interval does not cover; empty if it covers the run."""
+    """Note on what a predicted peak leaves out of the run, such as `in the first 3 steps`; else empty."""
     seen = estimate.seen
     if seen is None or estimate.is_of_whole_run:
         return ""
@@ -124,7 +129,12 @@ def _rest(estimate: Estimate) -> str:
 
 
 def _time(estimate: Estimate, epoch_samples: int | None) -> Iterator[Section]:
-    """Section of the predicted time of a step and of an epoch, if the estimate has these times."""
+    """Yields the section on the predicted time of a step; no section without a prediction.
+
+    Args:
+        epoch_samples: samples of an epoch, to state its duration too; None to leave it out. If given, a
+            section also says why no time is predicted.
+    """
     seconds, per_second = estimate.step_seconds, estimate.samples_per_second
     if seconds is None or per_second is None:
         if epoch_samples is not None:
@@ -152,7 +162,11 @@ def _time(estimate: Estimate, epoch_samples: int | None) -> Iterator[Section]:
 
 
 def _assumed(estimate: Estimate, gpu: Gpu | None) -> tuple[str, ...]:
-    """Notes on all that an estimate assumes and covers."""
+    """Notes on what an estimate assumes: card, context outside PyTorch's allocator, ranks, workspaces.
+
+    Args:
+        gpu: card that the user named; None if none was named.
+    """
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
     ranks = estimate.num_ranks if estimate.communicators else None
     _, context = assumed_context(architecture, key, estimate.communicators, ranks)
@@ -171,7 +185,11 @@ def _assumed(estimate: Estimate, gpu: Gpu | None) -> tuple[str, ...]:
 
 
 def answer_in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:
-    """Sentences on an estimate's reserved peak, and on whether it fits a budget."""
+    """Yields sentences on an estimate's reserved peak, and on whether it fits a budget.
+
+    Args:
+        budget: memory that PyTorch may use on a card; None to leave out whether the peak fits.
+    """
     interval = estimate.interval
     evidence = evidence_phrase(estimate.evidence, estimate.device)
     if on_card := on_its_card(estimate):

@@ -11,7 +11,10 @@ from autofit.units import format_bytes
 
 
 def kv_sections(answer: KvCache) -> Iterator[Section]:
-    """Yields sections with a server's memory by use, the tokens of its KV cache, and the server's command."""
+    """Yields the memory of a language model's server by use, the tokens its KV cache holds, and its command.
+
+    If there is no room for a KV cache, the missing bytes and what would help are shown in place of tokens.
+    """
     options = answer.sizing.options
     ranks = f" · {options.num_ranks} GPUs" if options.num_ranks > 1 else ""
     said = f"{answer.model} on {answer.gpu}{ranks} · {answer.engine}, by the rules of {answer.release}"

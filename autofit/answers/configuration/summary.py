@@ -34,7 +34,11 @@ _BY_TORCHSUMMARY = (
 
 
 def summary_sections(answer: SummarizedEstimate) -> Iterator[Section]:
-    """Yields sections with a model's layers, their sums, and the terms from the sums to simulated peaks."""
+    """Yields a model's layers and sums as torchsummary prints them, and the way from there to real peaks.
+
+    A last section adds up the terms, such as optimizer state, between the summary's total and the peaks of a
+    simulated step.
+    """
     summary, estimate = answer.summary, answer.estimate
     said = f"{summary.workload} at batch {summary.batch_size}, {_BY_TORCHSUMMARY}"
     yield Section(

@@ -16,10 +16,11 @@ from autofit.units import format_bytes
 
 
 def what_if_sections(answer: WhatIf, asked: Mapping[str, Any]) -> Iterator[Section]:
-    """Yields sections with the levers by saved bytes of the reserved peak, and those that do not apply.
+    """Yields a table of levers (single changes of options) by the memory each saves, and those without use.
 
     Args:
-        asked: the options of the estimate as they were typed, for the command that fits.
+        answer: predictions of the configuration and of each lever on it.
+        asked: typed options, from parameter name to value, to repeat in a command that makes the batch fit.
     """
     base = answer.base
     peak = format_bytes(base.whole_peak_bytes)
@@ -85,7 +86,7 @@ def _remarks(answer: WhatIf) -> Iterator[str]:
 
 
 def _grouped(results: Iterable[LeverResult]) -> str:
-    """Text of levers grouped by name: `optimizer_impl foreach, fused; conv_algo mixed`."""
+    """Text of levers (single changed options) by option: `optimizer_impl foreach, fused; conv_algo mixed`."""
     by_name = itertools.groupby(
         sorted(results, key=lambda result: result.lever.name), key=lambda result: result.lever.name
     )

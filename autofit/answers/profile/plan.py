@@ -12,7 +12,11 @@ from autofit.units import format_bytes
 
 
 def plan_sections(view: PlanView) -> Iterator[Section]:
-    """Sections with a row for each policy of a memory plan, and the facts that all policies share."""
+    """Yields a table of the memory that a step needs under each policy of when values are freed, and notes.
+
+    The policies go from freeing nothing before the step ends, by way of PyTorch's eager mode, to buffers at
+    planned offsets in one block of memory.
+    """
     plan = view.plan
     yield profiled(view.profile)
     (eager,) = (policy for policy in plan.policies if policy.name == "eager")

@@ -26,7 +26,12 @@ from autofit.units import format_bytes
 def view_sections(
     view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters
 ) -> Iterator[Section]:
-    """Yields sections of a profile's view: its configuration, rows, number of hidden rows, and sums."""
+    """Yields the sections of a profile's view: its heading, table of rows, number of hidden rows, and totals.
+
+    Args:
+        view: rows by operator, by module, by code line, or by tensor.
+        filters: the user's choice of columns and order.
+    """
     selection = view.selection
     yield profiled(selection.profile)
     groups = list(_shown(view, filters))
@@ -43,17 +48,22 @@ def view_sections(
 
 
 def sums(lines: Iterable[str], of: str = "") -> Section:
-    """Section with lines about a view as a whole, such as its totals, below its rows.
+    """Section with lines on a view as a whole, such as its totals; shown below its rows.
 
     Args:
-        of: subject of the lines, such as a device, if a view has several such sections.
+        of: device that the lines are about, part of the section's name; empty if a view has one such section.
     """
     shown = grid("<", ((line,) for line in lines), fit="whole")
     return Section(name=f"sums-{of}" if of else "sums", blocks=(shown,))
 
 
 def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[str]:
-    """Lines that explain a view's times, or why the view has no times or no seconds."""
+    """Yields lines on where a view's times come from, or on why the view has no times.
+
+    Args:
+        timing: predicted times of the step; None if there are none.
+        note: sentence on the basis of the times, or on why there are none; always the last line.
+    """
     if timing is not None:
         step = f"step {timed_step(profile)}"
         waits = f"of which the device waits {timing.waiting_share:.1%} for the host"
@@ -65,20 +75,24 @@ def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[
 
 
 def profiled(profile: Profile) -> Section:
-    """Section that names the configuration that was profiled, above a view."""
+    """Section with the heading of a view: the profiled workload, batch size and setting."""
     trace = profile.trace
     algorithm = profile.knobs.conv_algo if trace.convolves else ""
     return configuration_section(trace.workload, trace.batch_size, algorithm, profile_in_words(profile))
 
 
 def profile_in_words(profile: Profile) -> str:
-    """Display name of the knob setting that was profiled, without its convolution algorithm."""
+    """Display name of how the profiled step ran, such as `fp32 · train`, without convolution algorithm."""
     trace = profile.trace
     return configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
 
 
 def hidden(num_rows: int) -> Iterator[Paragraph]:
-    """Paragraph on how many rows a table leaves out, if any."""
+    """Yields a line such as `… and 12 more: --all shows them`; nothing if no rows are hidden.
+
+    Args:
+        num_rows: number of rows that the table above leaves out.
+    """
     if num_rows:
         yield Paragraph(f"… and {num_rows} more: --all shows them")
 
@@ -102,10 +116,10 @@ def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Group of columns of a view that `--select` shows or hides together.
+    """Group of table columns that the option `--select` shows or hides together.
 
     Attributes:
-        cells: returns a row's cells, one for each of `columns`.
+        cells: function from a row of the view to its texts, one for each of `columns`.
     """
 
     columns: tuple[Column, ...]
@@ -113,7 +127,7 @@ class _Group:
 
 
 def _shown(view: View[Any], filters: Filters) -> Iterator[_Group]:
-    """Groups of columns that a view shows: names, the selected groups, and the row's other facts."""
+    """Yields the groups of columns to show: the row's name, those that `--select` names, and the rest."""
     first, groups, last = _LAYOUTS[view.kind](view.selection.timing)
     names = [name for name in ("bytes", "count", "peak-bytes", SECONDS) if name in groups]
     if filters.order_by == SECONDS:
@@ -220,13 +234,17 @@ def _if_stated(timing: Timing, title: str) -> tuple[Column, ...]:
 
 
 def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
-    """Cells of a row's device time: seconds (if predicted), and share of the step."""
+    """Cells with a row's time on the GPU: seconds, and share of the step; only the share without seconds.
+
+    Args:
+        sizes: totals of the row, with its share of the step's time.
+    """
     seconds, share = timing.seconds_of(sizes.step_share), sizes.step_share
     stated = () if seconds is None else (seconds_in_words(seconds) if share else "–",)
     return *stated, f"{share:.1%}" if share else "–"
 
 
 def _without_folders(name: str) -> str:
-    """Name of a code line without its file's folders; any other name unchanged."""
+    """Name of a code line `folder/file:line:function` without its folders; any other name unchanged."""
     path, colon, function = name.rpartition(":")
     return f"{path.rsplit('/', 1)[-1]}{colon}{function}"

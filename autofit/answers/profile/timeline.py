@@ -14,11 +14,12 @@ from autofit.units import format_bytes
 
 
 def timeline_sections(view: TimelineView, num_phases: int | None, *, num_moments: int) -> Iterator[Section]:
-    """Yields sections with the memory over the steps, and the peaks of their phases, for each device.
+    """Yields for each device a figure of its memory over the steps, and a table of each phase's peak.
 
     Args:
-        num_phases: number of phases in the table, those with the highest peaks; None for all.
-        num_moments: number of moments in the figure, one for each column.
+        num_phases: number of phases (such as `step 2 backward`) in the table, those with the highest peaks;
+            None for all.
+        num_moments: number of columns of the figure, each with the memory at one moment.
     """
     yield profiled(view.profile)
     for lane in view.lanes(num_moments):
@@ -66,7 +67,13 @@ def _axis_columns(timing: Timing | None) -> tuple[Column, ...]:
 
 
 def _times(lane: Lane, moment: Moment, timing: Timing) -> Iterator[str]:
-    """Texts of a phase's time of peak and its operators' device time, in seconds or shares of the step."""
+    """Yields two texts on a phase: when its peak is reached, and how long its operators take on the GPU.
+
+    Both are in seconds, or in shares of the step if seconds are not predicted.
+
+    Args:
+        moment: peak of the phase, one of `lane.phase_peaks`.
+    """
     for share in (moment.step_share or 0.0, lane.phase_shares[lane.phase_peaks.index(moment)]):
         seconds = timing.seconds_of(share)
         yield f"{share:.1%}" if seconds is None else seconds_in_words(seconds)

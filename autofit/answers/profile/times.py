@@ -17,10 +17,12 @@ _FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/
 
 
 def time_sections(profile: Profile, at: str) -> Iterator[Section]:
-    """Sections on the time of a step with their figures; none if no times are predicted.
+    """Yields sections on a step's time: a roofline plot by kernel class, and the time by module.
+
+    Yields nothing if the profile has no predicted times.
 
     Args:
-        at: the configuration, for titles.
+        at: words for the titles that name the configuration, such as `at batch 70`.
     """
     timing = profile.timing
     if timing is None or not timing.calls:
@@ -69,7 +71,7 @@ def _about_seconds(times: Times) -> str:
 
 
 def _class_table(times: Times) -> Table:
-    """Table of the kernel classes, numbered as in the roofline plot."""
+    """Table of the kernel classes, with the numbers that label their dots in the roofline plot."""
     timing, is_stated = times.timing, times.timing.seconds is not None
     rows = [
         (
@@ -93,7 +95,7 @@ def _class_table(times: Times) -> Table:
 
 
 def _module_table(times: Times) -> Table:
-    """Table of the modules that take the most time, not counting the time of their children."""
+    """Table of the modules whose own operators take the most time; those of submodules are not counted."""
     timing = times.timing
     heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
     has_types = any(each.module_type for each in times.modules)
@@ -127,13 +129,21 @@ def _percent(share: float) -> str:
 
 
 def _seconds(timing: Timing, share: float) -> tuple[str, ...]:
-    """Table cell with the seconds of a share of the step, as a tuple; empty where seconds are unknown."""
+    """Tuple with one cell, the likely seconds of a share of the step; empty if seconds are not predicted.
+
+    Args:
+        share: share of the step's time, from 0 to 1.
+    """
     seconds = timing.seconds_of(share)
     return () if seconds is None else (seconds_in_words(seconds),)
 
 
 def _flops(flops: float | None) -> str:
-    """Operations a second as text: `71.2 TFLOP/s`."""
+    """Text of a rate of floating-point operations, such as `71.2 TFLOP/s`.
+
+    Args:
+        flops: operations a second; must not be None.
+    """
     assert flops is not None
     unit, factor = next((each for each in _FLOPS_UNITS if flops >= each[1]), _FLOPS_UNITS[-1])
     return f"{three_digits(flops / factor)} {unit}"

@@ -15,7 +15,10 @@ from autofit_workers.spec.setup import Parallel
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
-    """Result of a search in words, the main answer first; each entry is one sentence or a few."""
+    """Sentences that state the result of a search: first the batch that fits, or that nothing fits.
+
+    Each entry has one sentence or a few; the later ones are on ranks and on kinds of batches.
+    """
     kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     chosen = result.chosen
     if chosen is None:
@@ -27,13 +30,16 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
 
 
 def smallest_batch(result: TuneResult) -> int | None:
-    """Smallest batch size known to fail; None if none is, as when a search was stopped early."""
+    """Smallest batch size known not to fit; None if none is known, as when the search was stopped early."""
     failing = (entry.first_failing_batch for entry in result.frontier)
     return min((size for size in failing if size is not None), default=None)
 
 
 def needed_at_least(result: TuneResult) -> int | None:
-    """Least memory in bytes that the smallest failing batch size needs in any knob setting; else None."""
+    """Least memory in bytes that the smallest failing batch needs, with whatever precision, optimizer, ….
+
+    It is the smallest predicted or measured peak above the budget at that batch size; None if there is none.
+    """
     budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
     peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
     if result.estimate is not None and result.estimate.batch_size == smallest:
@@ -67,13 +73,21 @@ def _default(result: TuneResult, chosen: Best) -> str:
 
 
 def _larger(result: TuneResult, chosen: Best) -> Best | None:
-    """Best configuration, if its batch differs from the chosen one's; else None."""
+    """Configuration with the largest batch; None if its batch is that of the recommended configuration.
+
+    Args:
+        chosen: configuration (batch size, precision, …) that the answer recommends.
+    """
     best = result.best
     return None if best is None or best.batch_size == chosen.batch_size else best
 
 
 def _largest(result: TuneResult, chosen: Best) -> str:
-    """Sentence about the largest batch and its cost in time; empty if it is the chosen batch."""
+    """Sentence on the largest batch and how much slower it is; empty if the chosen batch is the largest.
+
+    Args:
+        chosen: configuration that the answer recommends.
+    """
     best = _larger(result, chosen)
     if best is None:
         return ""
@@ -82,7 +96,12 @@ def _largest(result: TuneResult, chosen: Best) -> str:
 
 
 def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
-    """Phrase for how the largest batch's speed compares with the chosen one's; empty where unknown."""
+    """Clause that compares the speeds of two configurations; empty if neither is known.
+
+    Args:
+        best: configuration with the largest batch.
+        chosen: configuration that the answer recommends.
+    """
     if best.samples_per_second is not None and chosen.samples_per_second is not None:
         return (
             f", with {rate(best.samples_per_second)} samples a second instead of "
@@ -104,7 +123,7 @@ def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
 
 
 def _accumulated(best: Best) -> str:
-    """Sentence on the accumulated batches of an optimizer step; empty where a step has one batch."""
+    """Sentence on gradient accumulation: how many batches an optimizer step takes; empty without."""
     count, whole = best.grad_accumulation, best.batch_size * best.grad_accumulation
     if best.knobs.global_batch is not None and count == 1:
         return f" That is the whole global batch of {whole}."
@@ -147,7 +166,11 @@ def _speed(best: Best) -> str:
 
 
 def _epoch(result: TuneResult, chosen: Best) -> str:
-    """Sentence on the duration of an epoch; empty if the number of its samples was not given."""
+    """Sentence on how long an epoch takes, or that it is unknown; empty if the user gave no `--samples`.
+
+    Args:
+        chosen: configuration (batch size, precision, …) that the answer recommends.
+    """
     if result.epoch_samples is None:
         return ""
     epoch = f" An epoch of {result.epoch_samples:,} samples"

@@ -38,7 +38,11 @@ _NO_CONVOLUTIONS = ("it would thrash", "it would run out of memory")
 
 
 def lengths(result: TuneResult) -> Iterator[Section]:
-    """Section on the batch lengths of the user's data, and when in an epoch a batch would not fit."""
+    """Yields a table on data of different lengths: for each batch size, which lengths fit and which fail.
+
+    It also says in what share of the epochs a batch is too long, and when. Yields nothing if the user gave no
+    lengths.
+    """
     found = result.lengths
     if found is None:
         return
@@ -83,7 +87,12 @@ def _percent(share: float) -> str:
 
 
 def risks(result: TuneResult) -> Iterator[Section]:
-    """Section of the largest batch at each risk, if they differ, and what happens above the safe batch."""
+    """Yields a table of the largest batch of each knob setting (precision, …) at each `--risk`.
+
+    A risk says which level of the predicted peak has to fit, such as the likely one or the high end. A last
+    column says what happens if a batch above the safe one needs more memory than is likely. Knob settings
+    with the same batch at every risk are left out; yields nothing if all are.
+    """
     names, rows = result.setting_names, dict[tuple[str, ...], list[str]]()
     for entry in best_first(result):
         by_risk = entry.largest_by_risk
@@ -118,7 +127,11 @@ def _between(entry: FrontierEntry, by_risk: Mapping[Risk, int | None], *, convol
 
 
 def pruned(result: TuneResult) -> Iterator[Section]:
-    """Yields sections that explain the frontier's marks, and list knob settings not searched to the end."""
+    """Yields a section on the mark ◆ of the Pareto front, and one on knob settings not searched to the end.
+
+    A knob setting is a value for each knob: precision, optimizer, …. Its search is cut short if another
+    setting fits as much and is usually no slower.
+    """
     if not result.is_of_product:
         return
     if not result.parallels:  # the table of several kinds of parallelism has no marks
@@ -151,7 +164,7 @@ def pruned(result: TuneResult) -> Iterator[Section]:
 
 
 def conv_plan(result: TuneResult) -> Iterator[Section]:
-    """Section of the convolution algorithm of each layer, if the answer has a convolution plan."""
+    """Yields a table of the convolution algorithms of the layers, if the answer chose one for each layer."""
     plan = result.conv_plan
     if plan is None:
         return

@@ -17,17 +17,24 @@ _Sizes = dict[Knobs, int | None]
 
 
 def setting_column(result: TuneResult) -> Column:
-    """Column that names the knob settings of a search; untitled if settings have no names."""
+    """First column of a table with a row for each knob setting (precision, optimizer, …).
+
+    It has no title if knob settings have no names, as without convolutions and with nothing searched.
+    """
     return left("\nsetting" if result.is_of_product else "conv\nalgorithm" if result.convolves else "")
 
 
 def best_first(result: TuneResult) -> list[FrontierEntry]:
-    """Frontier entries, the largest batch first."""
+    """Results of a search by knob setting (precision, optimizer, …), the largest fitting batch first."""
     return sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
 
 
 def frontier(result: TuneResult) -> Iterator[Section]:
-    """Section of the knob settings, the largest batch first: what fits, its peaks, the next that fails."""
+    """Yields a table with a row for each knob setting (precision, optimizer, …) that a search tried.
+
+    A row has the largest batch that fits, its peaks, and the next batch, which fails. Yields nothing if the
+    search has no results.
+    """
     if not result.frontier:
         return
     held = {entry.knobs: _held_bytes(result, entry) for entry in result.frontier}
@@ -53,7 +60,12 @@ def frontier(result: TuneResult) -> Iterator[Section]:
 
 
 def _peaks(result: TuneResult, held: _Sizes) -> dict[str, _Sizes]:
-    """Columns of peaks by name; the peak compared with the budget has one only if it differs from others."""
+    """Columns of peak memory: from the column's title to the peak in bytes of each knob setting.
+
+    Args:
+        held: for each knob setting (precision, …), the peak that is compared with the budget. It has a column
+            of its own only if it differs from the reserved peaks (on the CPU, from the resident ones).
+    """
     device = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
     if result.device.kind == "cpu":
         # The kernel limits private memory, which includes pages that were never written to.
@@ -65,13 +77,13 @@ def _peaks(result: TuneResult, held: _Sizes) -> dict[str, _Sizes]:
 def _row(
     result: TuneResult, alike: list[FrontierEntry], columns: dict[str, _Sizes], held: _Sizes, unit_bytes: int
 ) -> Row:
-    """Table row for frontier entries that have the same boundary.
+    """Table row for knob settings with the same largest fitting batch and the same smallest failing one.
 
     Args:
-        alike: the entries.
-        columns: bytes of each knob setting, by column.
-        held: bytes of each knob setting that are compared with the budget.
-        unit_bytes: bytes of the unit in which sizes are shown.
+        alike: results of these knob settings (precision, optimizer, …); at least one.
+        columns: from the title of a peak's column to the peak in bytes of each knob setting.
+        held: peak in bytes of each knob setting that is compared with the budget.
+        unit_bytes: bytes of the unit in which peaks are shown, such as 1024³ for GiB.
     """
     entry, names = alike[0], result.setting_names
     peaks = [_largest_of(column[each.knobs] for each in alike) for column in columns.values()]
@@ -89,9 +101,11 @@ def _row(
 
 
 def _folded(result: TuneResult) -> list[list[FrontierEntry]]:
-    """Frontier entries by table row: those with one boundary share a row, unless they were timed.
+    """Results of a search by table row: knob settings (precision, …) with the same result share a row.
 
-    Entries that differ in evidence, or in being on the Pareto front, do not share one either.
+    The same result means the same largest fitting and smallest failing batch, the same evidence (predicted or
+    measured), and both or neither on the Pareto front. A setting that was timed, or with which nothing fits,
+    has a row of its own.
     """
     rows: dict[Any, list[FrontierEntry]] = {}
     for entry in best_first(result):
@@ -116,7 +130,13 @@ def _on_front(entry: FrontierEntry) -> str:
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
-    """Peak bytes, compared with the budget, of an entry's largest batch; None without a fitting trial."""
+    """Peak in bytes that is compared with the budget, of the largest batch that fits with a knob setting.
+
+    None if no trial (one prediction or run of a configuration) of that batch fits.
+
+    Args:
+        entry: result of the search for the knob setting (precision, optimizer, …).
+    """
     peaks = [
         trial.budgeted_bytes
         for trial in result.trials
@@ -127,5 +147,5 @@ def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
 
 
 def _unit(sizes: Iterable[int]) -> tuple[str, int]:
-    """Unit for all sizes of a table, GiB or MiB, and its number of bytes."""
+    """Unit for all sizes of a table, as name and number of bytes: GiB from 1000 MiB on, else MiB."""
     return ("GiB", 1024**3) if max(sizes, default=1024**3) >= 1000 * 1024**2 else ("MiB", 1024**2)

@@ -19,7 +19,10 @@ _NUM_CARDS = 4
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
-    """Phrases on changes that may make a search's configuration fit, cheapest first; none that it has."""
+    """Phrases on changes that may make a batch fit where nothing does, such as `--precision amp-bf16: …`.
+
+    Changes of options come first, a larger card last. Changes that the settings have already are left out.
+    """
     return tuple(_phrases(result, settings, needed_at_least(result)))
 
 
@@ -68,7 +71,7 @@ def _settings_to_change(
 
 
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
-    """Whether a search's steps are training steps, which is the default if no mode is set."""
+    """Whether the steps of a search train the model, as opposed to inference or generation."""
     mode = settings.setup.mode if result.estimate is None else result.estimate.mode
     return mode in (None, TRAIN)
 

@@ -13,7 +13,11 @@ from autofit.tuning.result import TuneResult
 
 
 def parallels(result: TuneResult) -> Iterator[Section]:
-    """Yields a table of parallelisms and knob settings, largest global batch first, and refused kinds."""
+    """Yields a table of the compared kinds of parallelism and knob settings (precision, optimizer, …).
+
+    The largest global batch comes first, the samples of a step over all ranks. A second section names the
+    kinds of parallelism that are not possible, with the reasons.
+    """
     rows = [(one, entry) for one in result.parallels for entry in one.frontier]
     names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)
     on_cpu = result.device.kind == "cpu"
@@ -64,5 +68,5 @@ def parallels(result: TuneResult) -> Iterator[Section]:
 
 
 def _rate(entry: FrontierEntry) -> float | None:
-    """Samples a second of all ranks, measured or else predicted; None if unknown."""
+    """Samples a second over all ranks: measured, or else predicted; None if neither is known."""
     return entry.samples_per_second or entry.predicted_samples_per_second

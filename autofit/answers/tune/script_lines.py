@@ -31,7 +31,12 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
-    """Lines with the command that runs a script at its best batch, after comments with changes to make."""
+    """Yields the command that runs a user's script at the best batch, below comments on what to change in it.
+
+    Args:
+        settings: settings of the search; must name a script.
+        best: configuration with the best batch.
+    """
     assert settings.script is not None
     for line in (*_conv_lines(best.knobs, GPU_KIND), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
@@ -49,11 +54,16 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
 def script_lines(
     knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, parallel: Parallel = ALONE.parallel
 ) -> Iterator[str]:
-    """Python lines that apply a configuration, in the order in which a script needs them.
+    """Yields lines of Python that a user copies into a training script to run it with a configuration.
+
+    They are in the order in which a script needs them.
 
     Args:
-        device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
-        parallel: how several processes train together, on CUDA one on each GPU.
+        knobs: knob values (precision, optimizer, …) to apply; defaults need no lines.
+        batch_size: samples a batch of one rank; for a pipeline, of one microbatch.
+        device_kind: `cuda` or `cpu`. Lines on TF32 and cuDNN are only for `cuda`.
+        training: whether the script trains; else there are only lines of a forward pass.
+        parallel: how several processes train together; by default there is one.
     """
     yield from _lines_of("allocator", knobs)  # before PyTorch is imported
     yield from _conv_lines(knobs, device_kind)
@@ -97,9 +107,10 @@ def script_lines(
 
 
 def _sampler(parallel: Parallel) -> str:
-    """`sampler` argument of a `DataLoader`, as code, that gives each replica its own batches.
+    """Code of the `sampler` argument of a `DataLoader` that gives each replica of the model its own batches.
 
-    Ranks that share tensors, a context or a pipeline share a batch. Empty where all ranks share one.
+    Ranks that share tensors, a context or a pipeline form one replica and load the same batch. The code is
+    empty if there is only one replica.
     """
     if parallel.num_replicas == 1:
         return ""
@@ -157,7 +168,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
 
 
 def _lines_of_plans(parallel: Parallel) -> Iterator[str]:
-    """Code lines for tensor and expert parallelism, which a model's own plan lays out."""
+    """Yields code lines for tensor and expert parallelism, by the sharding plan that the model itself has."""
     if parallel.degree(TP) > 1:
         yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
     if parallel.degree(EP) > 1:
@@ -269,7 +280,12 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
 
 
 def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
-    """Code of an expression that makes the optimizer of a single parameter `p`."""
+    """Code of an expression that makes an optimizer for one parameter `p`, for steps during backward.
+
+    Args:
+        named: optimizer's class and, if it treats hidden weights differently, the class for the others.
+        options: further arguments of the optimizer, as code that begins with a comma; may be empty.
+    """
     made = f"{named.path}([p]{options})"
     if not named.tells_hidden_weights:
         return made
@@ -290,7 +306,14 @@ def _in_backward_lines(made: str) -> Iterator[str]:
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
-    """Code lines of a training step that the knobs change."""
+    """Yields those code lines of a training step, from `zero_grad` to `optimizer.step`, that knobs change.
+
+    Args:
+        knobs: knob values (precision, gradient clipping, …) to apply.
+        device_kind: `cuda` or `cpu`, for autocast.
+        num_batches: batches whose gradients are accumulated in an optimizer step.
+        parallel: how several processes train together.
+    """
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
@@ -323,10 +346,12 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
 
 
 def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
-    """Code lines of a training step from clipping the gradients to the optimizer's step.
+    """Code lines from clipping the gradients to `optimizer.step()`.
 
     Args:
-        shards: whether `FullyShardedDataParallel` shards, where a rank's gradients lack the others' norm.
+        scales: whether a `GradScaler` scales the loss, as with fp16.
+        shards: whether the model is wrapped in `FullyShardedDataParallel`. Each rank then has only parts of
+            the gradients, so the model's own `clip_grad_norm_` is called.
     """
     clipping: list[str] = []
     if knobs.clip_grad_norm is not None:
@@ -339,7 +364,7 @@ def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
 
 
 def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:
-    """Code line on `optimizer`, within a `for` loop if there are several optimizers."""
+    """Code that runs a line on `optimizer`: in a `for` loop if there are several, else the line alone."""
     return ("for optimizer in optimizers:", f"    {line}") if _are_several(knobs) else (line,)
 
 

@@ -38,12 +38,13 @@ def tune_sections(
     asked: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Yields sections of a search's result: budget, frontier, best batch, reasons, and how to apply it.
+    """Yields the sections of a search's result: budget, largest batches, the answer, reasons, and its use.
 
     Args:
+        settings: settings of the search.
         asked_memory: value of `--gpu-mem` as it was typed; None if it was not given.
-        asked: all options as they were typed, for commands that the answer suggests.
-        notes: notes to add to those of the result.
+        asked: typed options, from parameter name to value, to repeat in commands that the answer suggests.
+        notes: further notes, shown after those of the result.
     """
     chosen = result.chosen
     yield from _budget(result, settings, asked_memory)
@@ -70,9 +71,10 @@ def tune_sections(
 
 
 def configuration_of(result: TuneResult) -> str:
-    """Phrase for the configuration that a search's details are about: `at batch 70 with cudnn`.
+    """Phrase for titles that names the recommended configuration: `at batch 70 with cudnn`.
 
-    Of a script, the batch size is the one that the script is called with, as in the answer.
+    If nothing fits, it names the smallest batch that was predicted; empty without a prediction. For a script,
+    the batch size is the value that the script is called with.
     """
     chosen, estimate = result.chosen, result.estimate
     if chosen is not None:
@@ -122,7 +124,11 @@ def _budget(result: TuneResult, settings: TuneSettings, asked_memory: str | None
 
 
 def _memory_of(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> str:
-    """Text on where the device's total memory comes from: an option, or the device by name."""
+    """Text on how the device's total memory is known: `--gpu t4, …`, `--gpu-mem 16G`, or the device's name.
+
+    Args:
+        asked_memory: value of `--gpu-mem` as it was typed; None if it was not given.
+    """
     if settings.gpu is not None:
         return f"--gpu {settings.gpu.key}, {settings.gpu.name}"
     if settings.gpu_mem_bytes is not None:
@@ -147,7 +153,10 @@ def _help(result: TuneResult, settings: TuneSettings, asked: Mapping[str, Any]) 
 
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
-    """Sentences on the coverage and basis of a predicted answer's interval; empty for a measured answer."""
+    """Notes on what the interval of a predicted peak covers, and on which real runs it is based.
+
+    Empty if the answer was measured, or if there is no prediction.
+    """
     is_predicted = result.chosen is None or result.chosen.evidence is Evidence.PREDICTED
     estimate = result.estimate_of_chosen
     if estimate is None or not is_predicted:

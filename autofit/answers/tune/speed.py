@@ -14,7 +14,10 @@ from autofit.units import format_bytes
 
 
 def measured_speed(result: TuneResult) -> Iterator[Section]:
-    """Section of the measured speed of every setting at its largest batch; none if none was timed."""
+    """Yields a table of measured step times, with a row for each knob setting (precision, …) that was timed.
+
+    Each was timed at its largest batch. Yields nothing if none was.
+    """
     timed = [entry for entry in best_first(result) if entry.samples_per_second is not None]
     if not timed:
         return
@@ -47,9 +50,10 @@ def measured_speed(result: TuneResult) -> Iterator[Section]:
 
 
 def predicted_speed(result: TuneResult) -> Iterator[Section]:
-    """Section of knob settings' predicted speeds, or their order, at their largest batches.
+    """Yields a table of predicted step times, with a row for each knob setting (precision, …), fastest first.
 
-    No section is made if a setting was timed.
+    Each is at its largest batch. If seconds are too uncertain, the table has only how many times slower each
+    setting is than the fastest. Yields nothing if a setting was timed, or if there is nothing to compare.
     """
     if any(entry.samples_per_second is not None for entry in result.frontier):
         return
@@ -80,7 +84,11 @@ def predicted_speed(result: TuneResult) -> Iterator[Section]:
 
 
 def _stated(entry: FrontierEntry) -> tuple[str, str]:
-    """Texts of an entry's predicted step time and samples a second; dashes where they are not known."""
+    """Texts of predicted step time and samples a second; a dash for each that is unknown.
+
+    Args:
+        entry: result of a search for one knob setting (precision, optimizer, …).
+    """
     seconds, per_second = entry.predicted_step_seconds, entry.predicted_samples_per_second
     return (
         "–" if seconds is None else span_of_seconds(seconds),
@@ -101,7 +109,7 @@ def _knee(result: TuneResult) -> Iterator[str]:
 
 
 def _prediction(entry: FrontierEntry) -> tuple[str, str]:
-    """Texts of an entry's predicted peak, and of its error in percent of the measured peak; else dashes."""
+    """Texts of a predicted peak, and of its error in percent of the measured peak; dashes if unknown."""
     if entry.predicted_bytes is None or entry.prediction_error is None:
         return "–", "–"
     return format_bytes(entry.predicted_bytes), f"{100 * entry.prediction_error:+.1f}%"

@@ -10,7 +10,13 @@ from autofit.questions.advice import Advice, Combination
 
 
 def as_typed(command: str, options: Mapping[str, Any]) -> str:
-    """Text of an autofit command line with `options` by parameter name, without those that are not set."""
+    """Text of an autofit command line, quoted for a shell: `autofit tune --model gpt2 --gpu t4`.
+
+    Args:
+        command: name of the autofit command, such as `tune`.
+        options: values by parameter name, such as `gpu_mem`. None, False and empty tuples are left out; True
+            gives an option without a value, a tuple one option for each item.
+    """
     words = []
     for name, value in options.items():
         if value in (None, False, ()):
@@ -21,7 +27,13 @@ def as_typed(command: str, options: Mapping[str, Any]) -> str:
 
 
 def fitting_command(combination: Combination, command: str, asked: Mapping[str, Any]) -> str:
-    """Command line as typed, with the options replaced that have to change to make its configuration fit."""
+    """Typed command line with the changed options that make its configuration fit in memory.
+
+    Args:
+        combination: options that make it fit; they replace typed options of the same name.
+        command: name of the autofit command, such as `check`.
+        asked: typed options, from parameter name to value.
+    """
     said = [word for option in combination.options for word in option.split() if word.startswith("--")]
     replaced = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in said}
     kept = {name: value for name, value in asked.items() if name not in replaced}
@@ -29,10 +41,13 @@ def fitting_command(combination: Combination, command: str, asked: Mapping[str, 
 
 
 def fitting_commands(advice: Advice | None, command: str, asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """Command line that makes a configuration fit, as a tuple; empty if there is none or nothing was typed.
+    """Tuple with the command line that makes a configuration fit; empty if none is known.
 
     Args:
-        asked: the command's options as they were typed.
+        advice: changes that were tried; None if none were.
+        command: name of the autofit command, such as `check`.
+        asked: typed options, from parameter name to value. If empty, there is no command line to change, and
+            the result is empty.
     """
     if advice is None or advice.combination is None or not asked:
         return ()

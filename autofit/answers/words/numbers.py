@@ -10,12 +10,12 @@ _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def exact(num_bytes: int) -> str:
-    """Text of a size in bytes with every digit: `17,179,869,184 bytes`."""
+    """Text of a size with every digit: `17,179,869,184 bytes`."""
     return f"{num_bytes:,} bytes"
 
 
 def share(part: int, whole: int) -> str:
-    """Text of a part's share in a whole, in percent: `94.1%`."""
+    """Text of the share of `part` in `whole`, in percent: `94.1%`."""
     return f"{100 * part / whole:.1f}%"
 
 
@@ -25,7 +25,7 @@ def gib(num_bytes: int) -> str:
 
 
 def size_or_nothing(num_bytes: int) -> str:
-    """Text of a size, a dash for no bytes."""
+    """Text of a size, such as `14.12 GiB`; a dash for 0 bytes."""
     return format_bytes(num_bytes) if num_bytes else "–"
 
 
@@ -35,28 +35,33 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def three_digits(number: float) -> str:
-    """Number as text with three digits, or with all before the point: `45.6`, `1,130`."""
+    """Text of a number, rounded to three significant digits below 100 and to a whole number from 100 on.
+
+    Examples are `45.6` and `1,130`.
+    """
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def span_of_seconds(seconds: StepSeconds) -> str:
-    """Predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
+    """Text of a predicted step time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
     likely, span = likely_and_span(seconds)
     return f"{likely} ({span})"
 
 
 def likely_and_span(seconds: StepSeconds) -> tuple[str, str]:
-    """Predicted time, and its 95 % interval: `45.6 ms` and `40.1 to 52.3 ms`."""
+    """Texts of a predicted step time and of its 95 % interval: `45.6 ms` and `40.1 to 52.3 ms`."""
     unit, factor = ("s", 1) if seconds.likely >= 1 else ("ms", 1000)
     low, likely, high = (three_digits(factor * each) for each in (seconds.low, seconds.likely, seconds.high))
     return f"{likely} {unit}", f"{low} to {high} {unit}"
 
 
 def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str:
-    """Time of `num_samples` samples with its interval: `1.2 h (1.1 to 1.4 h)`.
+    """Text of the time that an epoch takes, with its 95 % interval: `1.2 h (1.1 to 1.4 h)`.
 
     Args:
-        samples: samples of a step.
+        num_samples: samples of the epoch.
+        samples: samples of one step.
+        seconds: predicted time of one step.
     """
     low, likely, high = (each * num_samples / samples for each in (seconds.low, seconds.likely, seconds.high))
     unit, factor = _unit_of(likely)
@@ -65,7 +70,7 @@ def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str
 
 
 def duration(seconds: float) -> str:
-    """Duration in a suitable unit, as text: `1.2 h`."""
+    """Text of a duration in days, hours, minutes or seconds: `1.2 h`."""
     unit, factor = _unit_of(seconds)
     return f"{three_digits(seconds / factor)} {unit}"
 
@@ -75,22 +80,34 @@ def _unit_of(seconds: float) -> tuple[str, float]:
 
 
 def slower_in_words(relative_time: float) -> str:
-    """Phrase for how much slower a sample is than in the fastest setting, such as `about 1.4 × slower`."""
+    """Phrase for a time relative to the fastest: `about 1.4 × slower`, or `the fastest` below 1.05.
+
+    Args:
+        relative_time: time of a step or a sample, divided by the shortest such time.
+    """
     return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
 
 
 def dearer_in_words(relative_price: float) -> str:
-    """Phrase for how much more a sample costs than on the cheapest card."""
+    """Phrase for a price relative to the cheapest: `about 1.4 × as much`, or `the least` below 1.05.
+
+    Args:
+        relative_price: price of training on a sample, divided by the price on the cheapest card.
+    """
     return "the least" if relative_price < _ABOUT_EQUAL else f"about {relative_price:.1f} × as much"
 
 
 def change_in_words(relative_time: float) -> str:
-    """Phrase for a step's time relative to another's: `1.4 × slower`, or `as fast` if about equal."""
+    """Phrase for a change of a step's time: `1.4 × slower`, `1.2 × faster`, or `as fast` within 5 %.
+
+    Args:
+        relative_time: time of a step after the change, divided by the time before.
+    """
     if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:
         return "as fast"
     return f"{1 / relative_time:.1f} × faster" if relative_time < 1 else f"{relative_time:.1f} × slower"
 
 
 def rate(samples_per_second: float) -> str:
-    """Samples a second as text, whole from 100 on, else with one digit after the decimal point."""
+    """Text of a rate in samples a second: whole from 100 on, else with one decimal."""
     return f"{samples_per_second:,.{0 if samples_per_second >= 100 else 1}f}"

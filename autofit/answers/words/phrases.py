@@ -27,10 +27,15 @@ CATEGORY_NAMES = {
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
-    """Phrase for the samples of a step on all ranks together.
+    """Phrase for the samples of a step on all ranks: `8 ranks with a batch of 4 each: 32 samples a step`.
 
-    Some ranks share a batch, or its micro-batches. Which ranks do is unknown for a script, so its phrase has
-    the batch of one rank.
+    Ranks that hold parts of one model (tensor parallelism, a pipeline) share a batch. For a script it is not
+    known which do, so the phrase has only the batch of one rank.
+
+    Args:
+        knobs: knob values, among them the global batch that decides gradient accumulation.
+        batch_size: samples of a batch on one rank; for a pipeline, of one microbatch.
+        parallel: how the ranks train together.
     """
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
@@ -54,7 +59,10 @@ _BATCH_SOURCES = {
 
 
 def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
-    """Phrase for how a script's batch size was determined; empty for other workloads."""
+    """Tuple with a phrase on how a script's batch size was found out, such as from its data loader.
+
+    Empty for workloads that are no scripts.
+    """
     source = _BATCH_SOURCES.get(BatchSource(estimate.batch_source)) if estimate.batch_source else None
     if source is None:
         return ()
@@ -65,7 +73,10 @@ def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
 
 
 def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
-    """Phrase for the memory need of the worst rank and of the others; empty for a single rank."""
+    """Tuple with a phrase on the memory of the rank that needs the most and of the other ranks.
+
+    Empty if there is a single process.
+    """
     if not estimate.ranks:
         return ()
     members = Parallel.named(estimate.parallel).members
@@ -86,7 +97,11 @@ def _need(rank: RankEstimate) -> str:
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:
-    """Note that a peak's interval covers several GPU architectures, and how to narrow it."""
+    """Note for a prediction without `--gpu`: the assumed GPU architecture, and which others the range covers.
+
+    Args:
+        architectures: architectures such as `sm_80` that the range covers; the first is the assumed one.
+    """
     spanned = ", ".join(oldest_first(architectures))
     return (
         f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
@@ -95,7 +110,11 @@ def unnamed_card(architectures: Sequence[str]) -> str:
 
 
 def on_its_card(estimate: Estimate) -> str:
-    """Phrase for how a configuration runs that may exceed its card's memory; else empty."""
+    """Phrase for a step that may not fit on its card: does not fit, thrashes, or only likely fits.
+
+    Thrashing means that the allocator has to release its cache and ask again. Empty if no card is named, or
+    if the prediction does not reach the card's memory.
+    """
     if estimate.need is None or estimate.limit_bytes is None:
         return ""
     card = f"the {format_bytes(estimate.limit_bytes)} that the card has for PyTorch"
@@ -118,7 +137,13 @@ def on_its_card(estimate: Estimate) -> str:
 
 
 class PeakNames(NamedTuple):
-    """Display names of the reserved and the device peak, and a phrase for the device peak."""
+    """Names under which an answer shows the reserved and the device peak.
+
+    Attributes:
+        reserved: name of the peak of the allocator's segments.
+        device: name of the peak of all memory of the process on the card.
+        of_device: note on the device peak, such as `what nvidia-smi would show`.
+    """
 
     reserved: str
     device: str
@@ -126,10 +151,12 @@ class PeakNames(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str | None, *, runs_out: bool) -> Self:
-        """Display names of the peaks on a card, or of the needed memory if `runs_out`.
+        """Names of the peaks for a card.
 
         Args:
-            architecture: architecture of the card, which decides the tool that is named, such as nvidia-smi.
+            architecture: GPU architecture, which decides whether nvidia-smi or amd-smi is named; None if
+                unknown.
+            runs_out: whether the step does not fit, so that the sizes are named as needed memory.
         """
         if runs_out:
             return cls("needed", "needed in all", "a card of that much")
@@ -138,7 +165,12 @@ class PeakNames(NamedTuple):
     def peaks(
         self, allocated_bytes: int, reserved_bytes: int, context_bytes: int
     ) -> tuple[tuple[str, int, str], ...]:
-        """Name, bytes and note of the allocated, the reserved and the device peak."""
+        """Name, bytes and note of the allocated, the reserved and the device peak, in this order.
+
+        Args:
+            context_bytes: bytes that the process holds on the card outside the allocator. Added to
+                `reserved_bytes` they give the device peak.
+        """
         return (
             ("allocated peak", allocated_bytes, "live tensors"),
             (self.reserved, reserved_bytes, "PyTorch's segments, likely"),
@@ -147,16 +179,16 @@ class PeakNames(NamedTuple):
 
 
 def span_of_bytes(interval: Interval) -> str:
-    """Size range as text, such as `12.00 GiB to 14.10 GiB`."""
+    """Text of a size range, such as `12.00 GiB to 14.10 GiB`; one size if both ends read the same."""
     low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return low if low == high else f"{low} to {high}"
 
 
 def assumptions(estimate: Estimate, *, names_card: bool = False) -> tuple[str, ...]:
-    """Notes on what the interval of a predicted peak covers and assumes.
+    """Notes on what the interval of a predicted peak covers and assumes: ranks, workspaces, real runs, ….
 
     Args:
-        names_card: whether the card was named, so that no note has to ask for its name.
+        names_card: whether the answer names the card already; else a note may ask the user to name it.
     """
     is_spanned = len(estimate.architectures) > 1 and not names_card
     spanned = (unnamed_card(estimate.architectures),) if is_spanned else ()
@@ -174,7 +206,10 @@ def assumptions(estimate: Estimate, *, names_card: bool = False) -> tuple[str, .
 
 
 def widest(estimate: Estimate) -> tuple[str, ...]:
-    """Note on the largest part of the interval above the likely peak; empty with at most one unknown."""
+    """Tuple with a note on what contributes most to the interval above the likely peak.
+
+    Empty if the interval has at most one cause.
+    """
     if len(estimate.unknowns) <= 1:
         return ()
     largest, interval = estimate.unknowns[0], estimate.whole_interval
@@ -191,12 +226,15 @@ def widest(estimate: Estimate) -> tuple[str, ...]:
 
 
 def workspaces(estimate: Estimate) -> tuple[str, ...]:
-    """Note on the source of the convolutions' workspace sizes; empty for a step without convolutions."""
+    """Tuple with a note on how convolution workspaces are known; empty for a step without convolutions."""
     return (f"convolution workspaces: {estimate.workspace_source}",) if estimate.convolves else ()
 
 
 def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
-    """Notes on sizes assumed for tensors whose shapes depend on values, with lines and possible excess."""
+    """Notes on tensors whose shapes depend on values, such as `nonzero`: the line, and the size assumed.
+
+    A last note has the bytes that they may add at most. Empty if there are no such tensors.
+    """
     said = [
         f"{each.what} at {each.site}: {each.size:,} assumed"
         + ("" if each.largest is None else f" of at most {each.largest:,}")
@@ -210,7 +248,7 @@ def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:
-    """Phrase for the evidence of a size, such as `predicted, not measured`."""
+    """Phrase for how a size is known: `predicted, not measured`, or `measured on NVIDIA L4`."""
     match evidence:
         case Evidence.PREDICTED:
             return "predicted, not measured"

@@ -27,7 +27,10 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """Sentences on the memory that each change saves alone, for the first six changes."""
+    """Yields a sentence for each change of an option on the memory it saves alone, for the first six changes.
+
+    Changes that save nothing are left out.
+    """
     peak = format_bytes(advice.peak_reserved_bytes)  # the peak with enough memory
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
@@ -36,7 +39,7 @@ def what_each_saves(advice: Advice) -> Iterator[str]:
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:
-    """Sentences on alternative changes that also make the configuration fit."""
+    """Yields sentences on further changes of options, beside the gentlest, that make the batch fit."""
     listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
     for other in advice.others:
         if other.options in listed:
@@ -50,7 +53,7 @@ def _trained(effect: Effect) -> str:
 
 
 def how_it_fits(advice: Advice) -> Iterator[str]:
-    """Sentences on the changes that together make a configuration fit, or that none do."""
+    """Yields sentences on which changes of options together make a batch fit, or that none of them do."""
     at = f"batch {advice.batch_size}"
     if advice.combination is None:
         tried = "" if advice.is_complete else " in the time there was"

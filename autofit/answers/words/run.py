@@ -13,13 +13,18 @@ _WORTHWHILE = 0.95  # share of the reserved bytes; allocator settings that leave
 
 
 def short_source(source: str) -> str:
-    """Line of the user's code as `file:line`, without folders; empty for generated code."""
+    """Line of code `file:line`, made from `folder/file:line:function`; empty for generated code."""
     path, _, _function = source.rpartition(":")
     return "" if source.startswith("<") else path.rsplit("/", 1)[-1]
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Sentence on which part of a script's run was traced; empty if only its steps are known."""
+    """Tuple with a sentence on which part of a script's run was traced: steps, lengths and phases.
+
+    Args:
+        seen: traced part of the run; None if unknown. The result is then empty, as it is if only the number
+            of traced steps is known.
+    """
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
@@ -38,7 +43,7 @@ def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
 
 
 def lengths_in_words(lengths: RunLengths) -> str:
-    """Sentence on the memory of a run whose batches differ in length, and what to do."""
+    """Clause on the memory of a run whose batches differ in length, and on settings that save some of it."""
     longest = " × ".join(map(str, lengths.longest))
     where = "batches of the data" if lengths.is_read else "batches that were seen, and longer ones may come"
     low, high = format_bytes(lengths.low_bytes), format_bytes(lengths.high_bytes)
@@ -63,10 +68,12 @@ def _lengths(lengths: Sequence[int]) -> str:
 
 
 def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, *, full: str = "the card") -> str:
-    """Sentence on a run whose memory grows with each step, and what to do.
+    """Clause on memory that grows with each step of a run, the lines that keep it, and what to do.
 
     Args:
-        full: what is full at the step that the growth names, `the card` or `the budget`.
+        growth: lines of the user's code that keep memory in each step; at least one.
+        seen: traced part of the run; None if unknown.
+        full: name of what is full in the end, `the card` or `the budget`.
     """
     num_bytes = sum(line.bytes_per_step for line in growth)
     first, more = short_source(growth[0].line), len(growth) - 1
@@ -79,7 +86,15 @@ def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, *, full
 
 
 def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, full: str) -> str:
-    """Phrase for the end of a run whose live memory grows by `bytes_per_step`; empty if unknown."""
+    """Clause on how a run ends whose memory grows: full at a step, or the last step and its added memory.
+
+    Args:
+        full_step: step at which memory is full; None if the run ends before, or if that is unknown.
+        bytes_per_step: bytes by which live memory grows in each step.
+        seen: traced part of the run; None if unknown. Without the run's number of steps and without
+            `full_step`, the clause is empty.
+        full: name of what is full, `the card` or `the budget`.
+    """
     run_steps = None if seen is None else seen.run_steps
     if full_step is not None:
         of_run = "" if run_steps is None else f" of {run_steps:,}"
@@ -92,5 +107,5 @@ def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, full
 
 
 def _named(phases: Sequence[str]) -> str:
-    """Names of phases joined in a phrase, such as `an evaluation and a checkpoint`."""
+    """Phrase that joins names of phases, such as `an evaluation and a checkpoint`."""
     return " and ".join(f"{'an' if phase[0] in 'aeiou' else 'a'} {phase}" for phase in phases)

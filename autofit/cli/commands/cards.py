@@ -127,10 +127,14 @@ def cards(
 
 
 def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Prices of an hour of each card, by the card's key.
+    """Price of an hour of each GPU model, by the model's key, such as `t4`.
+
+    Args:
+        given: values of `--price`, such as `t4=0.5`.
+        gpus: GPU models that the command is about.
 
     Raises:
-        UsageError: a card is unknown or not among `gpus`, or a price is no positive number.
+        UsageError: a card is unknown, named twice or not among `gpus`, or a price is no positive number.
     """
     found: dict[str, float] = {}
     for text in given:
@@ -153,7 +157,15 @@ def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
 
 
 def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
-    """Parallelisms of one kind (such as DDP), one for each number of GPUs that `--gpus` names."""
+    """Parallelisms of one kind, one for each number of GPUs.
+
+    Args:
+        num_gpus: value of `--gpus`, such as `1,2,4`.
+        kind: kind of parallelism, such as `ddp`.
+
+    Raises:
+        UsageError: a number is wrong, or the kind cannot have it.
+    """
     try:
         return parallels_by_number(kind, gpu_numbers(num_gpus))
     except ValueError as error:
@@ -161,10 +173,10 @@ def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
 
 
 def cards_named(text: object) -> tuple[Gpu, ...]:
-    """Cards of the catalogue that a value of `--gpu` names; empty for None.
+    """GPU models that a value of `--gpu` names, such as `t4,l4` or `all`; empty for None.
 
     Raises:
-        UsageError: one of them is not in the catalogue.
+        UsageError: a name is not in the catalogue.
     """
     return tuple(catalogue()[key] for key in chosen_cards({"gpu": text}, {}, None))
 
@@ -179,10 +191,13 @@ def answer_for_cards(
     quiet: bool,
     as_json: bool,
 ) -> CardsAnswer:
-    """Predicts one configuration on several cards, prints a table or JSON document, and returns the answer.
+    """Predicts one configuration on several GPU models, prints a table or JSON, and returns the answer.
 
     Args:
-        command, asked: the command that was typed, and its options.
+        command: name of the autofit command that was typed, for commands that the answer suggests.
+        asked: the typed options, from parameter name to value, for the same.
+        quiet: whether to show no progress.
+        as_json: whether to print a JSON document instead of the table.
     """
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress

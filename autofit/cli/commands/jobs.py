@@ -30,7 +30,7 @@ _NAMES = click.argument("names", metavar="JOB…", nargs=-1, required=True, shel
 
 
 class RecordedError(AutofitError):
-    """Error that a job's `autofit tune` ended with, as recorded in the storage."""
+    """Error that a job, an `autofit tune` on a cluster, ended with, as its storage has it."""
 
     def __init__(self, answer: dict[str, object]) -> None:
         super().__init__(str(answer["message"]))
@@ -39,7 +39,7 @@ class RecordedError(AutofitError):
 
 
 class NotOverError(InfrastructureError):
-    """A job has no result yet."""
+    """A job, an `autofit tune` on a cluster, has no result yet."""
 
     kind = "not-over"
 
@@ -223,7 +223,13 @@ def _connect(address: str | None) -> RayJobs:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Context manager with a function that shows a changing text: in place on a terminal, else in lines."""
+    """Context manager with a function that shows a text in the place of the last one.
+
+    On a terminal the text is replaced in place; elsewhere each new text is a line.
+
+    Args:
+        quiet: whether to show nothing.
+    """
     if quiet:
         yield lambda _text: None
         return
@@ -245,7 +251,11 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
-    """Prints the answer of a job in the text of `tune`, as the job's driver did."""
+    """Prints the answer of a job as text, as `autofit tune` printed it on the cluster.
+
+    Args:
+        answer: JSON document of the answer, parsed.
+    """
     from autofit.answers.tune.sections import tune_sections
     from autofit.cli.text.sections import print_sections
     from autofit.settings.resolve import resolve_settings
@@ -264,7 +274,7 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
 
 
 def _known(job: JobRecord) -> str:
-    """Sentence on a job's state, the reason for it, and the command that shows its answer."""
+    """Sentence on what is stored about a job: its state, the reason, and how to show its answer."""
     reason = f" ({job.state_reason})" if job.state_reason else ""
     has_answer = job.state.is_over and job.packed_document is not None
     shown = f"; `autofit result {job.job_id}` shows its answer" if has_answer else ""

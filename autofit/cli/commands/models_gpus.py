@@ -68,7 +68,7 @@ def _sold_as(memory: str) -> tuple[Gpu, ...]:
 
 
 def _local(backend: Backend) -> tuple[LocalGpu, ...]:
-    """Local GPUs by the NVIDIA driver; empty, with a warning, if the driver does not answer."""
+    """GPUs of this machine, as the NVIDIA driver lists them; empty, with a warning, if it does not answer."""
     try:
         return backend.local_gpus()
     except DriverError as error:
@@ -122,5 +122,10 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def print_list(schema: str, **content: object) -> None:
-    """Prints lists as one JSON document."""
+    """Prints a JSON document.
+
+    Args:
+        schema: name and version of the document's schema.
+        content: the other fields of the document.
+    """
     print_document(json.dumps({"schema": schema, **content}, indent=2, ensure_ascii=False))

@@ -120,7 +120,13 @@ def observe(
 
 
 def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tuple[Path | None, str | None]:
-    """File to read and model's name; the argument `named` is the file, or the model if a peak is given."""
+    """File and model that a command line of `autofit observe` names, each None if not named.
+
+    Args:
+        named: argument FILE or MODEL; it is a model if a peak is given, no model and no such file exists.
+        model: value of `--model`.
+        is_peak: whether `--peak` is given.
+    """
     if named is None:
         return None, model
     if not is_peak or model is not None or Path(named).is_file():
@@ -129,7 +135,15 @@ def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tu
 
 
 def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, RealPeak]]:
-    """Settings and measured peaks in a file of measurements, of the model in `given` or of all its models."""
+    """Settings and measured peak of each measurement in a file.
+
+    Args:
+        file: answer of a measured `autofit tune`, or rows of measurements.
+        given: options of the command. If they name a model or script, only its measurements are taken.
+
+    Raises:
+        UsageError: the file has no measurements of the named model.
+    """
     found = measured_in(file)
     named = given.get("model") or given.get("script")
     if named is not None:

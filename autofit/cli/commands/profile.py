@@ -189,7 +189,12 @@ def profile(
 
 
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
-    """Filters of the views, parsed from the options `given`, and the remaining options."""
+    """Filters of a profile's views, made from options such as `--order-by`, and the other options.
+
+    Args:
+        given: values of all options, by parameter name.
+        top: number of rows to show; None for all.
+    """
     names = (
         "select",
         "order_by",

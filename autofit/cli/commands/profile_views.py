@@ -21,19 +21,19 @@ from autofit.explain.views.timeline import timeline_view
 
 
 class Document(Protocol):
-    """Protocol of a view that was made, which can be written as JSON."""
+    """Protocol of a view of a profile, which can be written as JSON."""
 
     def to_json(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewKind:
-    """View that a value of `--view` selects: its help, and the functions that make and print it.
+    """Kind of view that `autofit profile --view` offers: its help, and functions that make and print it.
 
     Attributes:
-        help: what the view shows, as a phrase.
-        make: makes the view.
-        show: prints the view that `make` returned; it may import slow modules.
+        help: what the view shows, as a phrase for the command's help.
+        make: function that makes the view.
+        show: function that prints the view that `make` returned; it may import slow modules.
     """
 
     help: str
@@ -43,11 +43,11 @@ class ViewKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Option of `autofit profile` that writes a file: its help, and the function that makes the content.
+    """File that an option of `autofit profile` writes: its help, and the function that makes the content.
 
     Attributes:
-        help: what the export writes, as a phrase.
-        make: makes the content of a file, given its name; it may import slow modules.
+        help: what the file holds, as a phrase for the command's help.
+        make: function that makes the content of the file, given its path; it may import slow modules.
     """
 
     help: str

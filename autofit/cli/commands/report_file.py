@@ -13,10 +13,13 @@ from autofit.report.html.page import Page
 
 
 def write_report(path: Path, gather: Callable[[], Page]) -> ExitCode | None:
-    """Writes a report's HTML page after the answer was printed, and prints the page's path on stderr.
+    """Writes an HTML report after the answer was printed, and prints its path on stderr.
+
+    Args:
+        gather: makes the report.
 
     Returns:
-        None; if the page cannot be written, the exit code, with the error on stderr.
+        None if the report was written; else the exit code of the error, which is printed on stderr.
     """
     from autofit.report.html.page import render
 

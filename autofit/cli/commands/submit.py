@@ -106,7 +106,14 @@ def submit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """Jobs to be queued: one for each card, or a single one where no or one card is named."""
+    """Jobs to be queued on a cluster: one for each GPU model that `--gpu` names; one if it names none.
+
+    Attributes:
+        specs: options and limits of each job.
+        cards: keys of the GPU models; empty for a single job.
+        code: the user's code that the jobs need.
+        working_dir: folder or URI with files for the jobs; None if not given.
+    """
 
     specs: tuple[JobSpec, ...]
     cards: tuple[str, ...]
@@ -146,7 +153,14 @@ class _Request:
         return cls(tuple(specs), keys if len(specs) > 1 else (), codes[0], working_dir)
 
     def enqueue(self, queue: JobQueue, *, again: bool) -> tuple[str | None, list[tuple[JobRecord, bool]]]:
-        """Queues the jobs; returns the fleet's name (None for one job), and each job with an is-new flag."""
+        """Queues the jobs.
+
+        Args:
+            again: whether to make new jobs even if the same were submitted before.
+
+        Returns:
+            Name of the fleet (the group of jobs), None for a single job; each job, with whether it is new.
+        """
         packed = self._packed(queue)
         specs = [dataclasses.replace(spec, working_dir=packed) for spec in self.specs]
         if not self.cards:

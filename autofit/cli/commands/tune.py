@@ -121,7 +121,16 @@ def tune(
 
 
 def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: bool, as_json: bool) -> ExitCode:
-    """Searches for the largest batch on several cards, prints a table or JSON, and returns the exit code."""
+    """Searches for the largest batch on several GPU models, and prints a table or a JSON document.
+
+    Args:
+        on_cards: settings of each search, which differ in the card.
+        quiet: whether to show no progress.
+        as_json: whether to print a JSON document instead of the table.
+
+    Returns:
+        The exit code: that a batch was found, or that nothing fits on any card.
+    """
     settings = on_cards[0]
     workload = refer(settings.model, settings)
     results = _search(lambda emit: backend.tune_each(on_cards, workload, emit), settings, quiet=quiet)
@@ -178,7 +187,14 @@ def _search(
     quiet: bool,
     sinks: tuple[EventSink, ...] = (),
 ) -> _Answer:
-    """Runs a search, shows its progress, serves its metrics if a port is set, and returns its answer."""
+    """Runs a search, shows its progress, serves its metrics if a port is set, and returns its answer.
+
+    Args:
+        ask: runs the search, given the function to call with its events.
+        settings: settings of the search.
+        quiet: whether to show no progress.
+        sinks: further functions to call with each event.
+    """
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         from autofit.cli.text.progress import progress
@@ -193,7 +209,12 @@ def _search(
 
 @dataclass
 class _Watch:
-    """Event sink that remembers the study and the number of trials for the message of an interruption."""
+    """Event sink that counts finished trials, for the message if the search is interrupted.
+
+    Attributes:
+        study: name of the study (the stored search); None before it begins.
+        num_trials: number of trials (predictions or runs of a configuration) that have finished.
+    """
 
     study: str | None = None
     num_trials: int = 0
@@ -206,7 +227,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Context manager that turns an interruption into an error that names the study with the trials."""
+        """Context manager that turns Ctrl-C or SIGTERM into an error, which names the study to be resumed."""
         current().describe = self._message
         try:
             yield

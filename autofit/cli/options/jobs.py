@@ -37,21 +37,25 @@ ADDRESS = option(
 
 
 def open_queue(storage: str | None) -> JobQueue:
-    """Opens the queue of the jobs in the storage that `--storage` or the environment names."""
+    """Opens the queue of jobs in a storage.
+
+    Args:
+        storage: value of `--storage`; if None, the environment names the storage, or it is the default.
+    """
     from autofit.jobs.queue import JobQueue  # takes a second, which other commands save
 
     return JobQueue.open(job_storage(storage))
 
 
 def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | None:
-    """URL of the jobs' storage; None for the default storage.
+    """URL of the storage that has the jobs; None for the default one in the state directory.
 
     Args:
-        given: the storage that the command line names.
-        default_is_reached: whether the cluster can reach the default storage in the state directory.
+        given: value of `--storage`; if None, the environment names the storage.
+        default_is_reached: whether the cluster can reach the default storage.
 
     Raises:
-        UsageError: no storage is named where one is needed.
+        UsageError: no storage is named, and the cluster cannot reach the default one.
     """
     storage = given or os.environ.get(STORAGE_VARIABLE) or None
     if storage is None and not default_is_reached:
@@ -63,10 +67,10 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
 
 
 def require_address(address: str | None) -> str:
-    """Address of the Ray cluster, unchanged; raises `UsageError` if empty or None.
+    """Address of the Ray cluster, unchanged.
 
     Raises:
-        UsageError: no address was given.
+        UsageError: the address is None or empty.
     """
     if not address:
         raise UsageError(
@@ -77,11 +81,11 @@ def require_address(address: str | None) -> str:
 
 
 def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
-    """Jobs with the given names, and the jobs of fleets with these names, each once.
+    """Jobs that the names stand for, each once: a name is that of a job, or of a fleet (a group of jobs).
 
     Raises:
-        UsageError: the storage has no job or fleet of a name; near matches are named.
-        StorageError: a job of that name cannot be read.
+        UsageError: the storage has no job or fleet of a name; the message suggests similar names.
+        StorageError: the record of a named job cannot be read.
     """
     records = queue.records()
     left_aside = {left.name: left for left in queue.unreadable}
@@ -97,7 +101,12 @@ def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
 
 
 def only(queue: JobQueue, name: str) -> JobRecord:
-    """Job with a name; raises `UsageError` where the name is a fleet of several jobs."""
+    """Job that a name stands for.
+
+    Raises:
+        UsageError: there is no such job, or the name is that of a fleet of several jobs.
+        StorageError: the record of the job cannot be read.
+    """
     jobs = chosen(queue, [name])
     if len(jobs) > 1:
         raise UsageError(f"{name} is a fleet: name one of its jobs, {', '.join(job.job_id for job in jobs)}")
@@ -105,7 +114,7 @@ def only(queue: JobQueue, name: str) -> JobRecord:
 
 
 def complete_job(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completions with the storage's jobs and fleets, newest first; empty if it cannot be read."""
+    """Shell completions with the names of jobs and fleets, newest first; empty if the storage fails."""
     try:
         with open_queue(ctx.params.get("storage")) as queue:
             records = list(reversed(queue.records()))

@@ -15,11 +15,11 @@ _HELP_ALL = "--help-all"
 
 
 class TopicOption(click.Option):
-    """Option that the help lists under the heading of a topic.
+    """Command-line option that the help lists under a heading.
 
     Args:
-        topic: topic of the option, which has a heading.
-        is_common: whether the short help shows the option too.
+        topic: subject of the option, which decides the heading.
+        is_common: whether the short help (`--help`) shows the option too, not only `--help-all`.
     """
 
     def __init__(self, *names: Any, topic: Topic, is_common: bool = False, **attributes: Any) -> None:
@@ -28,7 +28,14 @@ class TopicOption(click.Option):
 
 
 def option(topic: Topic, *names: str, is_common: bool = False, **attributes: Any) -> Decorator:
-    """Decorator that adds a `TopicOption` to a command; `attributes` are passed to `click.Option`."""
+    """Decorator that adds a command-line option, listed under the heading of a topic in the help.
+
+    Args:
+        topic: subject of the option, which decides the heading.
+        names: names of the option, such as `--peak`, as for `click.option`.
+        is_common: whether the short help (`--help`) shows the option too.
+        attributes: further arguments of `click.Option`.
+    """
     return click.option(*names, cls=TopicOption, topic=topic, is_common=is_common, **attributes)
 
 
@@ -49,7 +56,10 @@ class LongCommand(click.Command):
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options under their headings; click's own, which have no topic, come last."""
+        """Writes the help of the options under the headings of their topics.
+
+        Options without a topic, which are click's own, come last.
+        """
         shows_all = _HELP_ALL in ctx.meta
         options = [
             each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden

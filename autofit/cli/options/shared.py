@@ -38,11 +38,16 @@ def setting(
     metavar: str | None = None,
     complete: _Completer | None = None,
 ) -> Decorator:
-    """Click option for an entry of `OPTIONS`, whose value is passed on as text; None if not given.
+    """Decorator that adds an option of `autofit tune`, as `OPTIONS` describes it, to a command.
+
+    The command gets the value as text, None if it is not given. A switch gives True or False, and
+    `--script-arg`, which may be repeated, a tuple.
 
     Args:
-        help_text, metavar, complete: help, placeholder of the value and shell completer, in place of those in
-            `OPTIONS`.
+        name: name of the option without dashes, such as `gpu-mem`.
+        help_text: help of the option; by default that in `OPTIONS`.
+        metavar: placeholder of the value in the help; by default that in `OPTIONS`.
+        complete: shell completer; by default that of the option, or its choices.
     """
     row = OPTIONS[name]
     attributes: dict[str, Any] = {"is_common": row.is_common, "help": help_text or row.help_text}
@@ -65,10 +70,13 @@ def setting(
 
 
 def without_secret(variable: str | None) -> _Callback:
-    """Makes a callback that refuses a URL with a secret, if it was given on the command line.
+    """Click callback that refuses a URL with a password or token, if it was typed on the command line.
+
+    Other users can read a command line in the list of processes.
 
     Args:
-        variable: environment variable to set instead, for the error; None if secrets are never allowed.
+        variable: environment variable that the error suggests instead; None if it suggests access without a
+            secret.
     """
 
     def refuse(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
@@ -89,25 +97,30 @@ def without_secret(variable: str | None) -> _Callback:
 
 
 def settings(*names: str) -> Decorator:
-    """Decorator that adds several options of `OPTIONS`, in the order of `names`."""
+    """Decorator that adds several options of `autofit tune`, as `OPTIONS` describes them, to a command.
+
+    Args:
+        names: names of the options without dashes, in the order of the help.
+    """
     return combined(*(setting(name) for name in names))
 
 
 def settings_of(
     *topics: Topic, but: Collection[str] = (), where: Callable[[Option], bool] = lambda _row: True
 ) -> Decorator:
-    """Decorator that adds the options of `OPTIONS` with one of the topics, in the order of `OPTIONS`.
+    """Decorator that adds all options of some topics to a command, in the order of `OPTIONS`.
 
     Args:
+        topics: subjects by which `OPTIONS` groups the options of `autofit tune`.
         but: names of options to leave out.
-        where: returns whether to add an option.
+        where: function that returns whether to add an option.
     """
     rows = [row for row in OPTIONS.values() if row.topic in topics and row.name not in but]
     return settings(*(row.name for row in rows if where(row)))
 
 
 def combined(*decorators: Decorator) -> Decorator:
-    """Decorator that applies options so that the help lists them in the order given."""
+    """Decorator that applies several option decorators, so that the help lists the options in this order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -127,7 +140,7 @@ def one_of(values: Iterable[str]) -> _Completer:
 
 
 def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completions of a model by built-in names; by files if no built-in name begins with the text."""
+    """Shell completions of a model: built-in names, or if none begins with the typed text, files."""
     names = [
         CompletionItem(builtin.name, help=builtin.description)
         for builtin in BUILTINS.values()
@@ -141,7 +154,11 @@ def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def gpu_completions(incomplete: str) -> list[CompletionItem]:
-    """Shell completions with the catalogue's cards whose keys begin with the typed text."""
+    """Shell completions with the GPU models in the catalogue whose keys begin with a text.
+
+    Args:
+        incomplete: text that was typed so far.
+    """
     return [
         CompletionItem(gpu.key, help=gpu.name)
         for gpu in catalogue().values()
@@ -156,7 +173,10 @@ def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def _complete_conv_algo(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Shell completions of the last name in a list of convolution algorithms; `all` only as the sole name."""
+    """Shell completions of a list such as `cudnn,na`: names of convolution algorithms for its last entry.
+
+    The name `all` is only offered for the first entry.
+    """
     before, comma, last = incomplete.rpartition(",")
     known = [algorithm.name for algorithm in conv.offered()]
     names = known if comma else ["all", *known]
@@ -164,7 +184,10 @@ def _complete_conv_algo(
 
 
 def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completions of the last name in a list of cards; `all` only as the sole name."""
+    """Shell completions of a list such as `t4,a1`: keys of GPU models for its last entry.
+
+    The name `all` is only offered for the first entry.
+    """
     before, comma, last = incomplete.rpartition(",")
     every = [] if comma or not ALL_CARDS.startswith(last) else [CompletionItem(ALL_CARDS)]
     named = gpu_completions(last)
@@ -174,7 +197,10 @@ def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that adds an argument MODEL to a command, as another way to give `--model`.
 
-    The command gets either as `model`; it raises `UsageError` where the two differ.
+    The decorated function gets the model as `model`, however it is given.
+
+    Raises:
+        UsageError: by the decorated function, if the argument and `--model` differ.
     """
 
     @functools.wraps(function)
@@ -188,7 +214,7 @@ def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completions of `--search`: the knob's name, then each of its values."""
+    """Shell completions of `--search KNOB=A,B`: names of knobs, then values of the named knob."""
     knob, equals, values = incomplete.partition("=")
     if not equals:
         return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
@@ -199,7 +225,11 @@ def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: s
 
 
 def _joined(separator: str) -> Callable[[click.Context, click.Parameter, _Texts], str | None]:
-    """Makes a callback that joins the values of a repeated option; None where it was not given."""
+    """Click callback that joins the values of a repeated option into one text; None if it was not given.
+
+    Args:
+        separator: text between two values.
+    """
     return lambda _ctx, _param, texts: separator.join(texts) if texts else None
 
 
@@ -235,7 +265,7 @@ SAMPLES = settings_of(Topic.SEARCH, where=lambda row: not row.of_search)
 
 
 def batch_size(*, required: bool = False, help_text: str = "Samples a step.") -> Decorator:
-    """Option `--batch-size` of a command that asks about one configuration."""
+    """Decorator that adds `--batch-size` to a command on one configuration."""
     return option(
         Topic.MODEL,
         "--batch-size",

@@ -17,12 +17,16 @@ _SCALE_WIDTH = len("1023.99 GiB ┤")
 
 
 def num_columns() -> int:
-    """Number of columns of a chart that the terminal has room for."""
+    """Number of columns that a memory chart may have on this terminal, from 20 to 160."""
     return max(20, min(stdout().width - _SCALE_WIDTH - 2, _MAX_COLUMNS))
 
 
 def chart(lane: Lane) -> Iterator[str]:
-    """Lines of a text chart of allocated and reserved bytes, with a column for each moment of the step."""
+    """Yields the lines of a text chart of allocated and reserved bytes over a step.
+
+    Args:
+        lane: memory of one device; each of its moments is a column.
+    """
     top_bytes = lane.peak_reserved_bytes or 1
     for row in reversed(range(_HEIGHT)):
         cells = (_cell(moment, row, top_bytes) for moment in lane.moments)
@@ -37,7 +41,13 @@ def chart(lane: Lane) -> Iterator[str]:
 
 
 def _cell(moment: Moment, row: int, top_bytes: int) -> str:
-    """Character of a chart's cell: allocated memory in eighths of a row; else a mark for reserved memory."""
+    """Character of a memory chart: a bar in eighths for allocated memory, else `░` for reserved memory.
+
+    Args:
+        moment: memory at the column of the character.
+        row: row of the character, 0 at the bottom.
+        top_bytes: bytes at the top of the chart.
+    """
     eighths = round(moment.allocated_bytes * _HEIGHT * 8 / top_bytes) - row * 8
     if eighths > 0:
         return _EIGHTHS[min(eighths, 8)]
@@ -45,7 +55,11 @@ def _cell(moment: Moment, row: int, top_bytes: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Line under a chart that labels each run of equal names, cut to the run's width."""
+    """Line of labels under a chart: where neighbouring columns have the same name, it is written once.
+
+    Args:
+        names: name of each column, such as its phase; cut if the columns leave too little room.
+    """
     runs = ((name, len(list(run))) for name, run in itertools.groupby(names))
     return "".join(f"│{name}"[:width].ljust(width) for name, width in runs)
 
@@ -55,7 +69,11 @@ def _step_name(moment: Moment) -> str:
 
 
 def _at(column: int, num_columns: int) -> str:
-    """Line with an arrow under a chart's column and the word `peak` beside the arrow."""
+    """Line under a chart with an arrow that points at a column, and the word `peak` beside it.
+
+    Args:
+        column: index of the column.
+    """
     before = "peak "
     if len(before) <= column > num_columns // 2:
         return f"{before}▲".rjust(column + 1)

@@ -30,10 +30,10 @@ _STYLES = {
 
 
 def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
-    """JSON document of the records of jobs, without the documents of their results.
+    """JSON document on jobs (`autofit tune` on a cluster): states, times and options, without full results.
 
     Args:
-        notes: a sentence for each record that cannot be read.
+        notes: a sentence for each stored record that cannot be read.
     """
     return json.dumps(
         {"schema": JOBS_SCHEMA, "jobs": [_job(job) for job in jobs], "notes": list(notes)}, indent=2
@@ -41,7 +41,13 @@ def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
 
 
 def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
-    """JSON document of a fleet: the job's answer and result document for every card, null while unknown."""
+    """JSON document on a fleet (a job for each of several GPU models): state, best batch and full result.
+
+    A result is null while the job has none.
+
+    Args:
+        fleet: name of the fleet.
+    """
     cards = [
         {
             "gpu": job.spec.gpu,
@@ -78,7 +84,10 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 
 def _best(job: JobRecord) -> dict[str, Any]:
-    """Fields with a job's best and recommended batch and algorithm; all None without an answer."""
+    """JSON fields with the best and the recommended batch and convolution algorithm of a job.
+
+    All are None while the job has no answer, or if nothing fits.
+    """
     best = None if job.result is None else job.result.best
     recommended = best if job.result is None else job.result.recommended or best
     return {
@@ -116,7 +125,7 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
 
 
 def print_fleet(jobs: Sequence[JobRecord]) -> None:
-    """Prints a table of a fleet (one job for each of several cards), with a line for each card."""
+    """Prints a table of a fleet (a job for each of several GPU models), with a line for each job."""
     table = headed(
         ("card", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
         ("state", "left"), ("job", "left"), ("", "left"),
@@ -156,7 +165,7 @@ def _took(job: JobRecord) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Duration in one unit: `12 s`, `3 min`, `5 h`, `2 d`."""
+    """Text of a duration in one unit: `12 s`, `3 min`, `5 h`, `2 d`; a larger unit from two of it on."""
     for unit, unit_seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
@@ -167,7 +176,7 @@ def _duration(seconds: float) -> str:
 
 
 def print_job(job: JobRecord) -> None:
-    """Prints the storage's record of one job, without the document of its result."""
+    """Prints what is stored about one job, such as its state and options, without its full result."""
     console = listing()
     console.print(Text.assemble((job.job_id, "bold"), " is ", _state(job)))
     if remark := _remark(job):

@@ -22,7 +22,10 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """Rich console that redacts and escapes texts before layout, as a URL broken in two is not recognized."""
+    """Rich console that redacts secrets and escapes texts before it breaks them into lines.
+
+    A secret in a URL that is broken in two would not be recognized afterwards.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, str):
@@ -50,7 +53,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def listing() -> Console:
-    """Console for lists, on stdout: an entry is one line wherever no terminal limits the width."""
+    """Console for lists, on stdout; if stdout is no terminal, no entry is broken into several lines."""
     console = stdout()
     if not console.is_terminal:
         console.width = max(console.width, _PIPED_WIDTH)
@@ -63,7 +66,11 @@ def styled(text: str, style: str) -> Text:
 
 
 def grid(*columns: Justify) -> Table:
-    """Table of aligned columns, two spaces apart, without a header."""
+    """Table without a header, its columns two spaces apart.
+
+    Args:
+        columns: alignment of each column, such as `left`.
+    """
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in columns:
         table.add_column(justify=justify, overflow="fold")
@@ -71,10 +78,13 @@ def grid(*columns: Justify) -> Table:
 
 
 def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table:
-    """Table with a header and no lines; numbers, and the names in the first column, are never broken.
+    """Table with a header and without lines; numbers and names are never broken over several lines.
+
+    Names are the first column, numbers those aligned to the right.
 
     Args:
-        has_long_names: whether names in the first column may be broken after all, if there is no room.
+        columns: title and alignment of each column.
+        has_long_names: whether names may be broken after all, if there is no room.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, (title, justify) in enumerate(columns):

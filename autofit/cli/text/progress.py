@@ -21,7 +21,11 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome
 
 @contextlib.contextmanager
 def progress(*, quiet: bool) -> Iterator[EventSink]:
-    """Event sink of a command for a block: shows progress on stderr, or nothing with `--quiet`."""
+    """Context manager with an event sink: a function that shows a command's events on stderr as progress.
+
+    Args:
+        quiet: whether the function does nothing.
+    """
     if quiet:
         yield ignore
         return
@@ -30,9 +34,10 @@ def progress(*, quiet: bool) -> Iterator[EventSink]:
 
 
 class ProgressLine:
-    """Event sink that shows progress on a console, and clears its live line at the end of the block.
+    """Event sink (a function that is called with each event) that shows a search's progress on a console.
 
-    Each measured trial, which takes seconds to minutes, leaves a line; predictions only change the live line.
+    Each trial that is run, which takes seconds to minutes, leaves a line. Predictions only change a live
+    line, which is cleared at the end of the `with` block.
 
     Args:
         console: where progress is shown; only a terminal has a live line.
@@ -75,7 +80,12 @@ class ProgressLine:
                 self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
 
     def _show(self, stage: str, detail: str) -> None:
-        """Shows the detail on a terminal; elsewhere prints the stage, when it begins."""
+        """Shows what is being done: on a terminal the detail, elsewhere the stage, once, when it begins.
+
+        Args:
+            stage: what is being done, such as `predicting curves`.
+            detail: the stage with its progress, such as `predicting curves 2/5`.
+        """
         if self._status is None and stage != self._stage:
             self._line(stage)
         self._stage = stage

@@ -41,7 +41,10 @@ _WIDEST = 10_000
 
 
 def print_sections(sections: Iterable[Section]) -> None:
-    """Prints sections with an empty line between them; only figures of a step's memory are drawn."""
+    """Prints sections with an empty line between them.
+
+    Of figures only the memory over a step is drawn; the others are left out.
+    """
     for number, section in enumerate(sections):
         console = stdout()
         if number:
@@ -96,7 +99,15 @@ def _print_table(table: Table, indent: int) -> None:
 
 
 def _whole_columns(table: Table, shown: RichTable) -> list[Column]:
-    """Columns whose cells are never broken: of a list all but the last, and its numbers in any case."""
+    """Columns of a table whose cells are never broken over several lines.
+
+    They are all columns of a table that is shown whole. Else they are all but the last, if that has text, or
+    else the numbers.
+
+    Args:
+        table: table of an answer.
+        shown: the same table as rich prints it; its columns are returned.
+    """
     if table.fit == "whole":
         return shown.columns
     if table.columns[-1].align == "left":

@@ -45,12 +45,12 @@ _Axis = Callable[[int], float]
 def chrome_trace(
     profile: Profile, *, step: int | None = None, categories: Collection[Category] = ()
 ) -> dict[str, Any]:
-    """Chrome trace of a profile as a dict, in the "JSON Object Format" of the trace event format.
+    """Chrome trace of a profile, as a dict in the "JSON Object Format" of the trace event format.
 
     Args:
-        step: number of the step to show, 0 for building the model; if None the step with predicted times, or
-            all steps if there are none.
-        categories: memory categories that get a counter; all if empty.
+        step: number of the step to show, 0 for building the model. If None, it is the step with predicted
+            times, or all steps if no times are predicted.
+        categories: memory categories (activations, …) that get a counter; all if empty.
 
     Raises:
         UsageError: the profile has no such step.
@@ -97,7 +97,11 @@ def chrome_trace(
 
 
 def encode_chrome_trace(document: dict[str, Any], path: Path) -> bytes:
-    """Chrome trace encoded as the bytes of a file at `path`; gzipped if its name ends in `.gz`."""
+    """Chrome trace encoded as the bytes of a file.
+
+    Args:
+        path: path of the file, which is not written here; the bytes are gzipped if it ends in `.gz`.
+    """
     text = json.dumps(document, separators=(",", ":")).encode()
     return gzip.compress(text, compresslevel=4, mtime=0) if path.suffix == ".gz" else text
 
@@ -150,7 +154,13 @@ def _peak(course: Course, shown: list[Phase], axis: _Axis, process: int) -> Even
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Span on the trace's axis in which one operator runs, with its module and its change of memory."""
+    """Span of a Chrome trace in which one operator runs.
+
+    Attributes:
+        start, stop: bounds on the trace's axis, in microseconds.
+        module: path of the module that the operator belongs to.
+        allocated_change_bytes: bytes by which allocated memory grows in the span.
+    """
 
     start: float
     stop: float
@@ -176,10 +186,14 @@ def _slice(
 
 
 def _nested_slices(runs: Iterable[_Run], process: int) -> Iterator[Event]:
-    """Yields a slice for each run of a module, with slices of its children and operators nested inside.
+    """Yields a slice (a bar of the trace) for each run of a module, with its operators nested inside.
 
-    Paths share the slices of their common parents: `features.0` and `features.3` lie in
-    one slice of `features`.
+    Submodules nest in the slice of their parent: if `features.0` and `features.3` run one after the other,
+    both lie in one slice of `features`.
+
+    Args:
+        runs: spans of operators, in their order.
+        process: number of the device's process in the trace.
     """
     open_slices: list[Event] = []
     for run in runs:
@@ -217,11 +231,15 @@ def _in_order(profile: Profile, course: Course, shown: Iterable[Phase], process:
 
 
 def _runs(profile: Profile, course: Course, phase: Phase, called: Container[int]) -> Iterator[_Run]:
-    """Yields the span of each operator's memory events in a phase, with its module and name.
+    """Yields the span of each operator in a phase, on an axis where each memory event takes one microsecond.
 
     A free has no operator, so it belongs to the operator before it. Operators without memory events,
-    such as views and in-place operators, take no room on the axis. `called` has the positions at
-    which operators began.
+    such as views and in-place operators, take no room on the axis.
+
+    Args:
+        course: memory of the device after every event.
+        phase: phase of a step, such as `forward`.
+        called: numbers of events before each operator call; a new span begins there.
     """
     trace = profile.trace
     start, module, operator = phase.start, "", ""
@@ -257,11 +275,15 @@ _OTHER_COLOR = "grey"
 
 
 class TimedLanes:
-    """Trace slices of a step on an axis of predicted time: in microseconds, or in millionths of the step.
+    """Slices (bars) of a Chrome trace for one step, on an axis of predicted time.
+
+    The axis is in microseconds; in millionths of the step if seconds are not predicted.
 
     Args:
-        timing: timing of the step.
-        shown: phases of the step.
+        timing: predicted times of the step's operators.
+        course: memory of the device after every event.
+        shown: phases of the step, such as `forward`.
+        process: number of the device's process in the trace.
     """
 
     def __init__(self, timing: Timing, course: Course, shown: Sequence[Phase], process: int) -> None:
@@ -274,11 +296,15 @@ class TimedLanes:
         self._clock = EventClock.of_host(timing, shown[0].start, shown[-1].stop)
 
     def of_event(self, index: int) -> float:
-        """Time on the trace's axis at which the host has completed the memory event number `index`."""
+        """Time on the trace's axis at which a memory event happens on the host.
+
+        Args:
+            index: index of the event in the profile's trace.
+        """
         return self._at(self._clock.of_event(index))
 
     def slices(self) -> Iterator[Event]:
-        """Yields the trace slices of phases, of the host's launches, and of the device's kernels."""
+        """Yields the slices (bars) of the step's phases, of the host's kernel launches, and of kernels."""
         starts = [self._at(self._clock.at(phase.start)) for phase in self._phases]
         for phase, start, stop in zip(
             self._phases, starts, (*starts[1:], self._at(self._clock.end)), strict=True
@@ -327,7 +353,14 @@ class TimedLanes:
 def _counters(
     course: Course, shown: Iterable[Phase], categories: Iterable[Category], axis: _Axis, process: int
 ) -> Iterator[Event]:
-    """Yields the counter events of a Chrome trace, one counter after the other, each by time."""
+    """Yields the counter events of a Chrome trace: allocated and reserved bytes, and those by category.
+
+    They come one counter after the other, each in order of time.
+
+    Args:
+        axis: function from the number of a memory event to its time on the trace's axis.
+        process: number of the device's process in the trace.
+    """
     counters = [("allocated", course.allocated), ("reserved", course.reserved)]
     counters += [(f"allocated: {category}", course.categories[category]) for category in categories]
     for name, column in counters:

@@ -36,10 +36,13 @@ Frame = dict[str, Any]
 
 
 def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]:
-    """Snapshot that PyTorch would take after `position` events; after all events if None.
+    """Memory snapshot of a profile, as `torch.cuda.memory._snapshot()` would return it.
 
-    It has the whole history before that position, so that the page shows every moment up to then; `segsum`
-    and other summaries of segments show the last moment only.
+    It has the whole history up to its moment, so that PyTorch's page shows every earlier moment too.
+    Summaries of segments, such as `segsum`, show the last moment only.
+
+    Args:
+        position: number of memory events after which the snapshot is taken; None for all.
     """
     history = history_of(profile, position)
     frames = _Frames(profile)
@@ -53,7 +56,10 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
 
 
 def step_peak(profile: Profile, step: int | None = None) -> int:
-    """Number of events up to and including the first allocated peak, of the profile or of `step`.
+    """Number of memory events until allocated memory first reaches its peak, the event at the peak included.
+
+    Args:
+        step: number of the step whose peak is meant; None for all steps.
 
     Raises:
         UsageError: there is no such step.
@@ -63,12 +69,12 @@ def step_peak(profile: Profile, step: int | None = None) -> int:
 
 
 def encode_snapshot(document: dict[str, Any]) -> bytes:
-    """Snapshot encoded as the bytes of its pickle file."""
+    """Bytes of the pickle file of a memory snapshot, as `_dump_snapshot` of PyTorch writes it."""
     return pickle.dumps(document, protocol=4)
 
 
 def _entry(action: Action, profile: Profile, frames: _Frames) -> dict[str, Any]:
-    """History entry (`device_traces`) of the memory snapshot for one action of the allocator."""
+    """Entry of a memory snapshot's history (`device_traces`) for one action of the allocator."""
     entry: dict[str, Any] = {
         "action": action.kind.value,
         "addr": FIRST_ADDRESS + action.address,
@@ -127,7 +133,11 @@ def _state(block: SegmentBlock) -> str:
 
 
 def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
-    """Yields the start and end of each phase, in the form of PyTorch's `record_function` annotations."""
+    """Yields the start and the end of each phase (forward, backward, …), as a snapshot has `record_function`.
+
+    Args:
+        num_events: number of memory events in the snapshot; later starts and ends are left out.
+    """
     for phase in phases(profile):
         for stage, position in (("START", phase.start), ("END", phase.stop)):
             if position <= num_events:
@@ -135,14 +145,21 @@ def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
 
 
 class _Frames:
-    """Makes the stack frames of allocations, innermost first; equal stacks share one list, as in PyTorch."""
+    """Makes the stack frames of allocations for a memory snapshot, innermost first.
+
+    Allocations with equal stacks share one list, as in PyTorch.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._allocations = profile.trace.allocations
         self._known: dict[tuple[str, str, tuple[str, ...]], list[Frame]] = {}
 
     def of(self, number: int) -> list[Frame]:
-        """Stack frames of an allocation: its operator and module's path, then its Python lines outwards."""
+        """Stack frames of an allocation: first its operator and module, then its Python lines outwards.
+
+        Args:
+            number: number of the allocation in the trace.
+        """
         allocation = self._allocations[number]
         lines = allocation.stack or ((allocation.source,) if allocation.source else ())
         key = (allocation.operator, allocation.module, lines)
@@ -157,7 +174,7 @@ class _Frames:
 
 
 def _frame(line: str) -> Frame:
-    """Stack frame of a line `file:line:function`, as PyTorch writes it; other text becomes the file name."""
+    """Stack frame of a snapshot for a text `file:line:function`; any other text becomes the file name."""
     found = _LINE.fullmatch(line)
     if found is None:
         return {"name": "", "filename": line, "line": 0}

@@ -16,12 +16,12 @@ from autofit_workers.spec.trace import Allocation
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
     """Tree view of a step's allocations and times by the Python lines that cause them, outermost first.
 
-    A node is a line, `file:line:function`; an allocation in backward is at the line whose forward pass
+    A node is a line, `file:line:function`. An allocation in backward is at the line whose forward pass
     made it necessary. Lines of PyTorch and the standard library are left out unless the filters include
-    them. Allocations without a line of the user's are at a node for the phase: `(model)`, `(optimizer)`.
+    them. Allocations that no line of the user's causes are at a node for the phase: `(model)`, `(optimizer)`.
 
     Raises:
-        UsageError: there is no such step, or nothing matches.
+        UsageError: there is no such step, or nothing matches the filters.
     """
     selection = select(profile, filters)
     lines = _Lines(selection, with_libraries=filters.with_libraries)
@@ -30,12 +30,24 @@ def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
 
 
 def is_library(line: str) -> bool:
-    """Whether a stack line is in PyTorch or the standard library (see `Allocation.stack`)."""
+    """Whether a stack line is in PyTorch or the standard library.
+
+    Args:
+        line: line such as `/home/me/train.py:12:main` or `torch/nn/modules/linear.py:125:forward`; only
+            those of the user begin with `/`, `./` or `<`.
+    """
     return not line.startswith(("/", "./", "<"))
 
 
 class _Lines:
-    """Finds the Python lines that cause an allocation or operator, else a node named by its phase."""
+    """Finds the Python lines that cause an allocation or an operator, for its place in the tree of code.
+
+    Without such lines, the place is a node named after the phase, such as `(optimizer)`.
+
+    Args:
+        selection: allocations and operators of the view.
+        with_libraries: whether lines of PyTorch and the standard library count.
+    """
 
     def __init__(self, selection: Selection, *, with_libraries: bool) -> None:
         self._selection = selection
@@ -47,7 +59,11 @@ class _Lines:
         return lines or (f"({self._selection.birth(number).name})",)
 
     def of_calls(self) -> Iterator[tuple[Path, TimedCall]]:
-        """Yields each timed operator with its Python lines, else with those of an earlier operator."""
+        """Yields each timed operator with its Python lines.
+
+        An operator that allocates nothing gets the lines of the operator before it in its module and phase,
+        or else in its phase.
+        """
         last: dict[tuple[Phase, str | None], Path] = {}
         for call in self._selection.calls:
             phase = self._selection.phase_of_call(call)
@@ -59,7 +75,7 @@ class _Lines:
             yield path or (f"({phase.name})",), call
 
     def _own(self, call: TimedCall) -> Path | None:
-        """Python lines of an operator's first allocation; None if it allocates nothing."""
+        """Python lines of the allocation that an operator makes; None if it makes none."""
         events = self._trace.events
         event = events[call.position] if call.position < len(events) else -1
         if event < 0:

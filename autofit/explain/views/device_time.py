@@ -14,11 +14,11 @@ from autofit_workers.spec.work import ELEMENT_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTime:
-    """Time of all kernels of one class, with their data type if they compute matrix products.
+    """Time and work of all kernels of one class in a step, with the card's limits for them.
 
     Attributes:
-        kind: class of the kernels.
-        dtype: data type of the products, or `tf32`; empty for kernels without products.
+        kind: class of the kernels, such as convolution.
+        dtype: data type of their matrix products, or `tf32`; empty for kernels without products.
         share: share of the step's time that the kernels take, from 0 to 1.
         flops: operations of products; without products one operation for each element that they move.
         moved_bytes: bytes moved between the device and its memory.
@@ -40,12 +40,12 @@ class ClassTime:
 
     @property
     def intensity(self) -> float:
-        """Arithmetic intensity: operations per byte that is moved."""
+        """Arithmetic intensity of the kernels: operations for each byte that they move."""
         return self.flops / self.moved_bytes
 
     @property
     def most_flops(self) -> float:
-        """Highest operations a second that the card's roofline allows at the class's intensity."""
+        """Highest operations a second that the roofline allows, by arithmetic and memory bandwidth."""
         return min(self.roof_flops, self.intensity * self.bandwidth)
 
     @property
@@ -53,19 +53,23 @@ class ClassTime:
         return self.intensity * self.bandwidth < self.roof_flops
 
     def attained_flops(self, timing: Timing) -> float | None:
-        """Operations a second that the kernels reach; None if the step's seconds are not given."""
+        """Operations a second that the kernels reach; None if seconds are not predicted.
+
+        Args:
+            timing: predicted times of the step.
+        """
         seconds = timing.seconds_of(self.share)
         return None if not seconds else self.flops / seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """Time of a module's own operators, for the tree of modules.
+    """Time of a module's own operators, without those of its submodules.
 
     Attributes:
         path: path of the module in the model; empty for the model itself and for operators of no module.
         module_type: name of its class; empty if the trace does not list it.
-        own_share: share of the step's time of operators that no child of the module runs.
+        own_share: share of the step's time that its own operators take, from 0 to 1.
         kind: class of kernels that takes most of that share; empty if there are none.
     """
 
@@ -76,7 +80,7 @@ class ModuleTime:
 
 
 def class_times(timing: Timing) -> tuple[ClassTime, ...]:
-    """Time of each kernel class, the class with the largest share first."""
+    """Time of each class of kernels, the largest share of the step first."""
     groups: dict[tuple[KernelClass, str], list[tuple[TimedCall, TimedKernel]]] = {}
     for call in timing.calls:
         for kernel in call.kernels:
@@ -107,7 +111,10 @@ def _operations(kernel: TimedKernel) -> float:
 
 
 def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
-    """Times of all modules and their parents, each parent before its children; empty without a timing."""
+    """Times of the modules that run operators, and of their parents, each parent before its children.
+
+    Empty if the profile has no predicted times.
+    """
     if profile.timing is None:
         return ()
     own: collections.Counter[str] = collections.Counter()
@@ -130,6 +137,6 @@ def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """Paths of a module's parents, outermost first, and of the module itself."""
+    """Paths of a module's parents, outermost first, and of the module itself: `a`, `a.b` for `a.b`."""
     parts = module.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

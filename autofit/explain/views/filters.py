@@ -39,7 +39,7 @@ _OPTIONS = {
 
 
 class NothingMatchesError(UsageError):
-    """No part of the profile passes the filters."""
+    """No row of a profile's view is left after the user's filters."""
 
     kind = "nothing-matches"
 
@@ -49,21 +49,21 @@ _Sized = TypeVar("_Sized", bound=Sized)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Filters of one view of a profile, as set by the command's options.
+    """Filters, order and columns of one view of a profile, as the options of `autofit profile` set them.
 
     Attributes:
         select: columns to show, from `SELECTABLE`.
-        order_by: one of `ORDERS`; names ascend, all others descend.
+        order_by: column to sort by, one of `ORDERS`; names ascend, all others descend.
         min_bytes: least requested bytes of a row, or of a tree's node with its subtree.
         max_depth: greatest depth of a tree's nodes below its root; None for no limit.
-        start: name patterns; a tree begins at the outermost nodes that match one.
-        show: name patterns; rows and nodes have to match one.
+        start: name patterns; a tree begins at the outermost nodes that match one of them.
+        show: name patterns; rows and nodes have to match one of them.
         hide: name patterns; rows and nodes must match none. Nodes below hidden ones are shown.
-        categories: categories of the allocations that a view is computed from; empty for all.
+        categories: memory categories of the allocations that a view is computed from; empty for all.
         step: number of the step, 0 for building the model; None for the step with the peak.
-        device: pattern that a device's name has to match.
+        device: pattern that a device's name has to match; None for all devices.
         top: number of rows, or of nodes with the largest own sizes, to show; None for all.
-        with_libraries: whether the tree of code includes lines of libraries.
+        with_libraries: whether the tree of code includes lines of PyTorch and the standard library.
     """
 
     select: tuple[str, ...] = SELECTABLE
@@ -80,7 +80,7 @@ class Filters:
     with_libraries: bool = False
 
     def passes(self, item: Sized) -> bool:
-        """Whether a row or node passes the filters for its name and size."""
+        """Whether a row or tree node passes the filters on name and requested bytes."""
         return (
             item.sizes.requested_bytes >= self.min_bytes
             and (not self.show or _found(self.show, item.name))
@@ -88,40 +88,53 @@ class Filters:
         )
 
     def starts_at(self, item: Sized) -> bool:
-        """Whether a node's name matches a `start` pattern, so that the tree starts there."""
+        """Whether the tree starts at a node, as its name matches a pattern of `--start-name-regex`."""
         return _found(self.start, item.name)
 
     def ordered(self, items: Iterable[_Sized]) -> list[_Sized]:
-        """Items sorted by `order_by`; equal items by name."""
+        """Rows or tree nodes sorted as `--order-by` says; equal ones by name."""
         by_name = sorted(items, key=lambda item: item.name)
         if self.order_by == "name":
             return by_name
         return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
 
     def measured(self, sizes: Sizes) -> float:
-        """Value of `sizes` to sort by, from `order_by`; requested bytes for the order by name, for `top`."""
+        """Number by which a row with given totals is sorted, as `--order-by` says.
+
+        With `--order-by name`, it is the requested bytes, by which `--top` chooses tree nodes.
+        """
         attributes = {"peak-bytes": "peak_bytes", "count": "count", SECONDS: "step_share"}
         measured: float = getattr(sizes, attributes.get(self.order_by, "requested_bytes"))
         return measured
 
     @property
     def asking_for_seconds(self) -> str:
-        """Option in use that requires times, as it was typed; empty if no option does."""
+        """Typed option that needs predicted times, such as `--order-by seconds`; empty if there is none."""
         if self.order_by == SECONDS:
             return f"--order-by {SECONDS}"
         return f"--select {SECONDS}" if SECONDS in self.select and self.select != SELECTABLE else ""
 
     def require_no_seconds(self, view: str) -> None:
-        """Raises `UsageError` if an option requires times, which this view does not have."""
+        """Checks that no option needs predicted times, for a view that has none.
+
+        Args:
+            view: name of the view.
+
+        Raises:
+            UsageError: an option needs times.
+        """
         if asking := self.asking_for_seconds:
             raise UsageError(f"{asking}: --view {view} has no times; choose ops, scopes, code or timeline")
 
     def require_only(self, used: Collection[str], view: str) -> None:
-        """Raises `UsageError` if a filter is set that the view does not use.
+        """Checks that no filter is set which a view does not use.
 
         Args:
-            used: names of the filters that the view uses.
+            used: names of the filters (fields of this class) that the view uses.
             view: name of the view.
+
+        Raises:
+            UsageError: another filter is set.
         """
         usual = Filters()
         ignored = [
@@ -135,7 +148,7 @@ class Filters:
             )
 
     def nothing_matches(self) -> NothingMatchesError:
-        """Error to raise if nothing matches; its message names the filters that were set."""
+        """Error for a view without rows, to be raised by the caller; it names the filters that were set."""
         patterns = (("start", self.start), ("show", self.show), ("hide", self.hide))
         given = [f"--{name}-name-regex {each.pattern!r}" for name, all_ in patterns for each in all_]
         given += [f"--category {category.value}" for category in sorted(self.categories)]
@@ -165,7 +178,7 @@ def parse_filters(
     top: int | None = None,
     libraries: bool = False,
 ) -> Filters:
-    """Makes filters from the values of the command's options.
+    """Filters made from the values of the options of `autofit profile`; options that are None have defaults.
 
     Raises:
         UsageError: an option has an invalid value; the message names it.

@@ -20,7 +20,10 @@ from autofit.explain.views.step_graph import Kernel, StepGraph, Value
 
 
 def fold_chains(graph: StepGraph) -> StepGraph:
-    """Graph with each chain of element-wise kernels fused into one kernel, at the chain's last."""
+    """Graph in which each chain of element-wise kernels is fused into one kernel, as a compiler would do.
+
+    The fused kernel runs in the place of the chain's last kernel. Intermediate results need no memory.
+    """
     roots = chain_ends(graph)
     groups: dict[int, list[Kernel]] = {}
     for kernel, root in zip(graph.kernels, roots, strict=True):
@@ -35,12 +38,12 @@ def fold_chains(graph: StepGraph) -> StepGraph:
 
 
 def chain_ends(graph: StepGraph) -> list[int]:
-    """Index of the kernel that each kernel is fused into; its own index if it is not fused."""
+    """Index, for each kernel of a graph, of the kernel that it is fused into; its own if it is not fused."""
     return _Folder(graph).roots()
 
 
 class _Folder:
-    """Finds the kernel into which each kernel is fused."""
+    """Decides for each kernel of a graph into which later kernel it can be fused, if any."""
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
@@ -64,7 +67,14 @@ class _Folder:
         return roots
 
     def _consumer(self, index: int) -> int | None:
-        """Index of the only kernel that uses a kernel's result, if both can be fused; else None."""
+        """Index of the only kernel that uses the result of a kernel, if both can be fused; else None.
+
+        Both have to be element-wise, each with one result, of the same size. All kernels between them have
+        to be element-wise too.
+
+        Args:
+            index: index of the kernel.
+        """
         graph, kernel = self._graph, self._graph.kernels[index]
         if not kernel.is_elementwise or len(kernel.writes) != 1:
             return None
@@ -91,13 +101,24 @@ class _Folder:
         return consumer if is_overwritten or self._ends_at(number, consumer) else None
 
     def _ends_at(self, number: int, index: int) -> bool:
-        """Whether kernel `index` is the last that touches a value, which may be freed then."""
+        """Whether a kernel is the last that reads or writes a value, and the value may be freed afterwards.
+
+        Args:
+            number: number of the value's allocation.
+            index: index of the kernel.
+        """
         value = self._graph.values.get(number)
         is_last = self._touches[number][-1] == index
         return is_last and value is not None and not value.is_kept and not value.escapes
 
     def _inputs_last(self, index: int, root: int, roots: Sequence[int]) -> bool:
-        """Whether a kernel's inputs stay unchanged until the kernel that it is to be fused into runs."""
+        """Whether the inputs of a kernel are unchanged until the kernel into which it would be fused has run.
+
+        Args:
+            index: index of the kernel.
+            root: index of the kernel that it would be fused into.
+            roots: for each kernel, the index of the kernel that it is fused into so far.
+        """
         for number in self._graph.kernels[index].reads:
             writers = self._writes.get(number, [])
             between = itertools.takewhile(lambda other: other < root, writers[bisect_right(writers, index) :])
@@ -121,7 +142,16 @@ def _folded(group: Sequence[Kernel]) -> Kernel:
 
 
 def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> None:
-    """Extends inputs of a fused kernel until it has run, and drops intermediate values never written."""
+    """Changes the lifetimes of the values around a fused kernel, in place.
+
+    Inputs are kept until the fused kernel has run. Intermediate results are dropped, as they are never
+    written to memory.
+
+    Args:
+        values: values of the step, by the number of the allocation; this dict is changed.
+        kernel: the fused kernel.
+        group: the kernels that it replaces.
+    """
     if len(group) == 1:
         return
     for number in kernel.reads:
@@ -138,5 +168,10 @@ def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> 
 
 
 def _recounted(views: dict[int, list[int]], roots: Sequence[int]) -> dict[int, list[int]]:
-    """Number of the remaining kernels that ran before each view, by allocation."""
+    """Number of kernels that ran before each view, counted after fusion.
+
+    Args:
+        views: the numbers before fusion, by the allocation that is viewed.
+        roots: indices of the kernels that are left after fusion, ascending.
+    """
     return {number: [bisect_left(roots, count) for count in counts] for number, counts in views.items()}

@@ -33,7 +33,10 @@ MAX_PLACED_BY_SIZE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory needed from time `start` up to but not including `stop`, in any unit of time."""
+    """Memory of `num_bytes` bytes that is needed from time `start` up to but not including `stop`.
+
+    Times are in any unit, such as the number of memory events before them.
+    """
 
     start: int
     stop: int
@@ -42,13 +45,13 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Memory plan: an offset in one arena for every buffer.
+    """Static memory plan: a fixed offset in one block of memory (arena) for every buffer.
 
     Attributes:
         buffers: buffers to place.
         offsets: first byte of each buffer in the arena.
         num_bytes: size of the arena.
-        lower_bound_bytes: the most bytes that live at once, which no plan can go below.
+        lower_bound_bytes: the most bytes that are needed at once; no plan can take less.
     """
 
     buffers: tuple[Buffer, ...]
@@ -58,10 +61,14 @@ class MemoryPlan:
 
 
 def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_SIZE) -> MemoryPlan:
-    """Places buffers in one arena without overlaps; empty and never live ones get offset 0.
+    """Plan that places buffers in one arena so that none overlap in memory while both are needed.
+
+    It is the smaller of two greedy plans: the largest buffers first, or in order of time. Buffers of no bytes
+    or no duration get offset 0.
 
     Args:
-        max_by_size: number of the largest buffers that are placed by size.
+        max_by_size: number of buffers that the first plan places by size, which takes quadratic time; it
+            places the others by time, above them.
     """
     placed = [index for index, each in enumerate(buffers) if each.num_bytes and each.start < each.stop]
     subset = [buffers[index] for index in placed]
@@ -81,7 +88,7 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
 
 
 def max_live_bytes(buffers: Sequence[Buffer]) -> int:
-    """Largest total bytes of buffers that live at the same time."""
+    """Most bytes that buffers need at the same time."""
     changes: defaultdict[int, int] = defaultdict(int)
     for each in buffers:
         changes[each.start] += each.num_bytes
@@ -90,7 +97,7 @@ def max_live_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
-    """Indices of two buffers that overlap in both memory and time; None if the plan is valid."""
+    """Indices of two buffers that a plan places in the same memory at the same time; else None."""
     buffers, offsets = plan.buffers, plan.offsets
     order = sorted(
         (i for i, each in enumerate(buffers) if each.num_bytes and each.start < each.stop),
@@ -114,7 +121,14 @@ def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
 
 
 def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
-    """Offsets and arena size in bytes: the `most` largest buffers by size, the rest on top by time."""
+    """Plan that places the largest buffers first, each in the smallest gap of memory free in its lifetime.
+
+    Args:
+        most: number of buffers that are placed so; the others are placed above them, in order of time.
+
+    Returns:
+        Offset of each buffer, and size of the arena in bytes.
+    """
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].num_bytes, buffers[i].start))
     largest, rest = order[:most], order[most:]
     offsets = [0] * len(buffers)
@@ -133,7 +147,12 @@ def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
 
 
 def _best_gap(placed: Sequence[tuple[int, int, int, int]], buffer: Buffer) -> int:
-    """Offset of the smallest gap that fits a buffer in its lifetime, else above all that live then."""
+    """Offset at which a buffer fits best among those placed: in the smallest gap, else above them.
+
+    Args:
+        placed: offset, end, start time and stop time of each placed buffer, ascending. Only those that are
+            needed at the same time as `buffer` are in its way.
+    """
     start, stop, num_bytes = buffer.start, buffer.stop, buffer.num_bytes
     free_from = best = best_bytes = 0
     for offset, end, other_start, other_stop in placed:
@@ -146,7 +165,11 @@ def _best_gap(placed: Sequence[tuple[int, int, int, int]], buffer: Buffer) -> in
 
 
 def _by_time(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
-    """Offsets and arena size in bytes when each buffer is placed at its start time."""
+    """Plan that places buffers in order of time, each in the smallest gap that is free when it begins.
+
+    Returns:
+        Offset of each buffer, and size of the arena in bytes.
+    """
     offsets = [0] * len(buffers)
     arena = _Arena()
     ends: list[tuple[int, int]] = []
@@ -161,7 +184,11 @@ def _by_time(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
 
 
 class _Arena:
-    """Arena of unlimited size that allocates from the smallest gap that fits."""
+    """Block of memory that grows as needed, and gives each request the smallest free gap that fits.
+
+    Attributes:
+        num_bytes: size of the block so far.
+    """
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -185,7 +212,11 @@ class _Arena:
         return offset
 
     def give(self, offset: int, num_bytes: int) -> None:
-        """Frees memory in the arena, and merges it with adjacent gaps."""
+        """Frees memory of the arena, and merges it with the free gaps beside it.
+
+        Args:
+            offset: first byte of the freed memory.
+        """
         before = self._offset_before.get(offset)
         if before is not None:
             self._forget(before, offset - before)

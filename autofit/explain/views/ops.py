@@ -17,13 +17,13 @@ from autofit.explain.views.view import View, listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """Row of the operator view: all calls of an operator in one phase.
+    """Row of the view `ops`: all calls of an operator in one phase of a step.
 
     Attributes:
         name: name of the operator, without PyTorch's prefix `aten.`.
         phase: phase of a step in which it runs: `forward`, `backward`, `optimizer`, …
-        share: share of all requested bytes, from 0 to 1.
-        cumulative_share: share of this row and of all rows after it.
+        share: its requested bytes as a share of those of all rows, from 0 to 1.
+        cumulative_share: share of this row and of all rows below it.
     """
 
     name: str
@@ -34,10 +34,10 @@ class OperatorRow:
 
 
 def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
-    """View of a step's allocations and times by operator and phase.
+    """View of a step's allocations and times by operator and phase (forward, backward, …).
 
     Raises:
-        UsageError: there is no such step, or nothing matches.
+        UsageError: there is no such step, or nothing matches the filters.
     """
     selection = select(profile, filters)
     groups: dict[tuple[str, str], tuple[list[int], list[TimedCall]]] = {}

@@ -10,11 +10,12 @@ from autofit.explain.views.step_graph import StepGraph, Use, uses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Buffers of a step, and the buffer that holds each value.
+    """Buffers that hold the values (allocations) of a step, where a value may take over another's memory.
 
     Attributes:
-        holders: index of the buffer that holds each value of the step; one buffer may hold several
-            values one after another.
+        buffers: buffers, each with its lifetime.
+        holders: index of the buffer that holds each value, by the number of its allocation; a buffer may
+            hold several values one after another.
     """
 
     buffers: tuple[Buffer, ...]
@@ -22,10 +23,11 @@ class Packed:
 
 
 def pack(graph: StepGraph) -> Packed:
-    """Packs a step's values into buffers: each is freed after its last reader; in place where legal.
+    """Packs the values (allocations) of a step into buffers: freed early, and in place where that is legal.
 
-    No more bytes live at once than in eager mode: a result reuses the memory of a value of its own size, or
-    of a larger value that eager mode keeps for as long.
+    A value is freed after its last reader. The result of an element-wise kernel takes over the memory of an
+    input that nobody reads later, if the input is of the same size, or is larger and would live as long in
+    eager mode. So no more bytes are needed at once than in eager mode.
     """
     known = uses(graph)
     place = _places(graph, known)
@@ -45,7 +47,11 @@ def pack(graph: StepGraph) -> Packed:
 
 
 def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
-    """Maps each result that reuses an input's memory to the value that had this memory first."""
+    """Results that take over an input's memory: number of the value that had this memory first, by result.
+
+    Args:
+        known: for each value, until when it is needed.
+    """
     place: dict[int, int] = {}
     for index, kernel in enumerate(graph.kernels):
         if not kernel.is_elementwise or len(kernel.makes) != 1 or kernel.overwrites:
@@ -65,7 +71,14 @@ def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
 
 
 def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, result: int) -> bool:
-    """Whether a result may reuse an input's memory, which the value `owner` had first."""
+    """Whether the result of a kernel may take over the memory of one of its inputs.
+
+    Args:
+        known: for each value, until when it is needed.
+        number: number of the input's allocation.
+        owner: number of the value that had the input's memory first.
+        result: number of the result's allocation.
+    """
     value, first, taker = graph.values[number], graph.values[owner], graph.values[result]
     return (
         not value.is_kept

@@ -46,15 +46,15 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Memory that a step needs under one policy for keeping values, such as `eager` or `planned`.
+    """Memory that a step needs under one policy of when values (allocations) are freed, and where they lie.
 
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
         meaning: explanation of the policy in words.
         peak_bytes: the most bytes needed at once, including memory that lives all through the step.
-        lower_bound_bytes: bytes that no plan with these lifetimes can go below.
+        lower_bound_bytes: the most bytes that live at once; no placement of the buffers can need less.
         num_kernels: number of operators that compute.
-        num_values: number of the step's allocations with a place of their own.
+        num_values: number of buffers that hold the step's values.
     """
 
     name: str
@@ -67,13 +67,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Memory needs of one step under each policy, from the one that keeps most to the one that keeps least.
+    """Memory that one step needs under each policy of freeing values (allocations).
 
     Attributes:
-        resident_bytes: bytes of memory that lives from before the step to after it; part of every number.
-        unnamed_bytes: the most bytes that temporaries without a name hold at once in eager mode.
-        layout: offsets of `planned`; its arena does not include the resident bytes.
+        step: number of the step.
+        resident_bytes: bytes of memory that lives from before the step to after it; part of every peak.
+        num_unnamed: number of values that no Python name is bound to.
+        unnamed_bytes: the most bytes that such values hold at once in eager mode.
+        policies: needs under each policy, from the one that frees nothing to the most thrifty.
+        layout: offsets of the policy `planned`; its arena does not include the resident bytes.
         holders: index of the layout's buffer that holds each value of the step, by allocation.
+        notes: sentences that explain the numbers.
     """
 
     step: int
@@ -88,10 +92,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """View `plan` of a profile: a step's memory under each policy, and the largest buffers.
+    """View `plan` of a profile: a step's memory under each policy of freeing values, and the largest buffers.
 
     Attributes:
-        num_places: number of the plan's largest buffers that are listed; None for all.
+        num_places: number of buffers of the policy `planned` to list, the largest; None for all.
     """
 
     profile: Profile
@@ -115,7 +119,7 @@ class PlanView:
         return json.dumps(document, indent=2)
 
     def places(self) -> list[Place]:
-        """Offsets, sizes and lifetimes of the largest buffers in the arena."""
+        """Offsets, sizes and lifetimes of the largest buffers in the arena, the largest first."""
         layout = self.plan.layout
         held: list[list[str]] = [[] for _ in layout.buffers]
         for number, index in self.plan.holders.items():
@@ -135,11 +139,12 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Offset, size and lifetime of one buffer in the arena of a plan.
+    """Offset, size and lifetime of one buffer in the arena of the policy `planned`.
 
     Attributes:
         offset_bytes: bytes from the start of the arena.
-        start, stop: numbers of events before the buffer's lifetime begins, and before it ends.
+        num_bytes: size of the buffer.
+        start, stop: numbers of memory events before the buffer's lifetime begins, and before it ends.
         holds: module and operator of each value that the buffer holds, one after the other.
     """
 
@@ -151,7 +156,9 @@ class Place:
 
 
 def plan_view(profile: Profile, filters: Filters) -> PlanView:
-    """View `plan` of a profile; it uses only the filters for step, device and `top`.
+    """View `plan` of a profile: a step's memory under each policy of freeing values.
+
+    It uses only the filters for step, device and `top`.
 
     Raises:
         UsageError: there is no such step, the profile lists no calls of operators, or another filter is set.
@@ -163,7 +170,10 @@ def plan_view(profile: Profile, filters: Filters) -> PlanView:
 
 
 def plan(profile: Profile, step: int | None = None) -> Plan:
-    """Memory that one step of a profile needs under each policy; the last step if `step` is None.
+    """Memory that one step of a profile needs under each policy of freeing values.
+
+    Args:
+        step: number of the step, 0 for building the model; the last step if None.
 
     Raises:
         UsageError: the profile has no such step, or lists no calls of operators.
@@ -193,13 +203,23 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
 
 
 def _at_once(graph: StepGraph, name: str, meaning: str, buffers: Sequence[Buffer]) -> Policy:
-    """Policy whose peak is the most bytes that live at one time."""
+    """Policy whose peak is the most bytes that its buffers need at one time, wherever they lie.
+
+    Args:
+        name, meaning: name and explanation of the policy.
+        buffers: lifetime and size of each value under the policy.
+    """
     live_bytes = max_live_bytes(buffers)
     return _policy(graph, name, meaning, (live_bytes, live_bytes, len(buffers)))
 
 
 def _in_arena(graph: StepGraph, name: str, meaning: str, layout: MemoryPlan) -> Policy:
-    """Policy whose peak is the size of an arena with fixed offsets."""
+    """Policy whose peak is the size of an arena in which each buffer has a fixed offset.
+
+    Args:
+        name, meaning: name and explanation of the policy.
+        layout: offsets of the buffers.
+    """
     return _policy(graph, name, meaning, (layout.num_bytes, layout.lower_bound_bytes, len(layout.buffers)))
 
 
@@ -220,7 +240,11 @@ def _label(allocation: Allocation) -> str:
 
 
 def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
-    """Buffers of all values kept until the step ends; if `named`, unnamed values end as in eager mode."""
+    """Lifetimes of a step's values if they are kept until the step ends.
+
+    Args:
+        named: whether only values with a Python name are kept; others are freed as in eager mode.
+    """
     return [
         Buffer(value.start, value.stop if named and not value.name else graph.stop, value.num_bytes)
         for value in graph.values.values()

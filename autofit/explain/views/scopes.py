@@ -14,11 +14,11 @@ from autofit.explain.views.view import View
 def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
     """Tree view of a step's allocations and times by the modules that made or own them.
 
-    An allocation in backward belongs to the module whose forward pass made it necessary; parameters, their
+    An allocation in backward belongs to the module whose forward pass made it necessary. Parameters, their
     gradients and optimizer states belong to their module. The rest, such as the batch, belongs to the root.
 
     Raises:
-        UsageError: there is no such step, or nothing matches.
+        UsageError: there is no such step, or nothing matches the filters.
     """
     selection = select(profile, filters)
     trace = profile.trace
@@ -29,6 +29,6 @@ def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _path(module: str) -> Path:
-    """Paths of a module's parents, outermost first, and of the module itself."""
+    """Paths of a module's parents, outermost first, and of the module itself; none for an empty path."""
     parts = module.split(".") if module else []
     return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

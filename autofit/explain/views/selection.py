@@ -26,19 +26,20 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Allocations made in a step, plus earlier allocations that are alive at the step's peak.
+    """Allocations that a view of a step shows: those of the step, and earlier ones alive at its peak.
 
     Views of a step thus show parameters and the optimizer's state beside the step's own allocations, and
     their bytes at the peak add up to the allocated peak.
 
     Attributes:
         step: number of the step, 0 for building the model.
-        position: number of events until the step first reached its peak.
+        position: number of memory events until the step first reached its peak.
         peak_allocated_bytes: bytes of the blocks alive at the peak, of all categories.
-        numbers: numbers of the allocations, in their order.
         phases: phases of the whole profile.
-        timing: timing of the last whole step, whose operators stand for those of every step; None if there
-            are no times for the selection.
+        lives: when each allocation was made and freed.
+        numbers: numbers of the selected allocations, ascending.
+        timing: predicted times of the last whole step, whose operators stand for those of every step; None
+            if there are no times for the selection.
         time_note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
 
@@ -55,19 +56,27 @@ class Selection:
 
     @property
     def calls(self) -> tuple[TimedCall, ...]:
-        """Timed operators of the selection; empty without a timing."""
+        """Calls of operators with predicted times; empty if there are no times."""
         return () if self.timing is None else self.timing.calls
 
     def phase_of_call(self, call: TimedCall) -> Phase:
-        """Phase in which an operator runs."""
+        """Phase of the step (forward, backward, …) in which an operator call runs."""
         return self._phase_at(call.position)
 
     def birth(self, number: int) -> Phase:
-        """Phase in which an allocation was made."""
+        """Phase of a step (forward, backward, …) in which an allocation was made.
+
+        Args:
+            number: number of the allocation in the trace.
+        """
         return self._phase_at(self.lives.births[number])
 
     def death(self, number: int) -> Phase | None:
-        """Phase in which an allocation was freed; None if it was never freed."""
+        """Phase of a step (forward, backward, …) in which an allocation was freed; None if it never was.
+
+        Args:
+            number: number of the allocation in the trace.
+        """
         event = self.lives.deaths[number]
         return None if event >= len(self.profile.trace.events) else self._phase_at(event)
 
@@ -78,7 +87,12 @@ class Selection:
         return self.lives.births[number] < self.position <= self.lives.deaths[number]
 
     def sizes(self, numbers: Iterable[int], calls: Iterable[TimedCall] = ()) -> Sizes:
-        """Total bytes, count and time share of the given allocations and operators."""
+        """Totals of some allocations and operators: bytes, number, and share of the step's time.
+
+        Args:
+            numbers: numbers of the allocations.
+            calls: calls of operators with predicted times.
+        """
         requested_bytes = peak_bytes = count = 0
         for number in numbers:
             requested_bytes += self.profile.requested_bytes[number]
@@ -97,12 +111,13 @@ class Selection:
 
 
 def select(profile: Profile, filters: Filters) -> Selection:
-    """Allocations and timed operators that the filters select; of the peak's step unless one is given.
+    """Allocations and timed operators that a view shows, as the filters choose step, device and categories.
 
-    If the filters order by time, the step with predicted times is selected.
+    Without a step in the filters, it is the one with the peak; if rows are ordered by time, the one with
+    predicted times.
 
     Raises:
-        UsageError: there is no such step or device, or the view is ordered by times that it does not have.
+        UsageError: there is no such step or device, or rows are to be ordered by times that are unknown.
         NothingMatchesError: no allocation of the categories is alive in the step.
     """
     devices_of(profile, filters)
@@ -140,7 +155,9 @@ def select(profile: Profile, filters: Filters) -> Selection:
 
 
 def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
-    """Timing for the filtered step and a note on its basis; None and the reason if there is no timing.
+    """Predicted times for the step that the filters choose, with a note on where they come from.
+
+    Without times, they are None and the note is the reason, such as that another step has them.
 
     Raises:
         UsageError: the filters need times, and there are none.
@@ -160,7 +177,10 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
 
 
 def phases_of(profile: Profile, step: int | None) -> list[Phase]:
-    """Phases of a step of a profile; of all steps if None.
+    """Phases (forward, backward, …) of one step of a profile.
+
+    Args:
+        step: number of the step, 0 for building the model; None for the phases of all steps.
 
     Raises:
         UsageError: there is no such step.
@@ -174,7 +194,7 @@ def phases_of(profile: Profile, step: int | None) -> list[Phase]:
 
 
 def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
-    """Names of a profile's devices that match the device filter; all without one.
+    """Names of a profile's devices that match the filter on devices; all if it is not set.
 
     Raises:
         NothingMatchesError: no device matches.

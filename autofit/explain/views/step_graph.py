@@ -25,15 +25,16 @@ KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Value of a step graph: an allocation made or freed in the step.
+    """Allocation that a step makes or frees, with its lifetime in PyTorch's eager mode.
 
     Attributes:
-        start, stop: numbers of events before eager mode makes it, and before it frees it, within the step.
+        start: number of memory events before eager mode makes it; at least the step's start.
+        stop: number of memory events before eager mode frees it; at most the step's end.
         num_bytes: requested bytes.
         element_bytes: bytes of one element; 0 if the memory is no tensor.
-        is_kept: whether it must neither be freed early nor be overwritten.
+        is_kept: whether a memory plan must neither free it early nor overwrite it.
         escapes: whether it outlives the step, so that a later step may read it.
-        name: name that Python code bound it to; empty for a temporary.
+        name: Python name that it is bound to; empty for a temporary.
     """
 
     start: int
@@ -47,15 +48,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernel of a step graph: an operator call that computes something, not a view.
+    """Operator call of a step that computes something, as opposed to a view.
 
     Attributes:
-        start, stop: numbers of events before this call, and before the next call.
+        start: number of memory events before this call.
+        stop: number of memory events before the next call.
         reads: numbers of the allocations that it reads.
         makes: numbers of the allocations that it makes for its results.
         overwrites: numbers of the allocations that it changes in place.
-        is_elementwise: whether each element of the result depends only on the elements at its place.
-        num_elements: number of elements of the result, if that is one allocation.
+        is_elementwise: whether each element of the result depends only on the inputs' elements at its place.
+        num_elements: number of elements of the result; 0 if it has several results, or none.
     """
 
     start: int
@@ -77,14 +79,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
-    """Graph of one step of a profile: its kernels, and the values that they read and write.
+    """Graph of one step of a profile: its operators (kernels), and the allocations they read and write.
 
     Attributes:
-        start, stop: numbers of events before the step's first event, and up to its last.
+        step: number of the step.
+        start: number of memory events before the step.
+        stop: number of memory events up to the step's end.
         resident_bytes: bytes of memory that lives from before the step to after it.
-        values: all other values that live in it, by the number of the allocation.
+        values: all other allocations that live in the step, by number.
         kernels: kernels of the step, in their order.
-        views: number of kernels that ran before each view of an allocation, by allocation; a
+        views: for each allocation that is viewed, the number of kernels that ran before each of its views. A
             view neither reads nor writes, but later calls may use it.
     """
 
@@ -98,7 +102,11 @@ class StepGraph:
 
 
 def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
-    """Graph of step `step` of a profile; of the last step if None, a steady step if there are several.
+    """Graph of one step of a profile: its operators, and the allocations that they read and write.
+
+    Args:
+        step: number of the step. None for the last step; of several steps it is a steady one, as it begins
+            with optimizer states.
 
     Raises:
         UsageError: the profile has no such step, or does not list the calls of operators.
@@ -127,13 +135,13 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Time until which a memory plan needs a value, and the last kernel that touches it.
+    """How long a memory plan needs a value: until its last reader, or as long as in eager mode.
 
     Attributes:
-        stop: position at which it may be freed: after its last reader if it has one, else as in eager mode.
-            Kept values end as in eager mode, and so do values that outlive the step or are viewed after their
-            last reader.
-        last_kernel: index of the last kernel that touches it; None if none does.
+        stop: number of memory events before the value may be freed: after its last reader if possible. It is
+            as in eager mode for values that no kernel reads, that must be kept, that outlive the step, or
+            that are written or viewed after their last reader.
+        last_kernel: index of the last kernel that reads or writes it; None if none does.
     """
 
     stop: int
@@ -141,7 +149,7 @@ class Use:
 
 
 def uses(graph: StepGraph) -> dict[int, Use]:
-    """Time until which each value of a step is needed, by the number of its allocation."""
+    """Time until which a memory plan needs each value of a step, by the number of its allocation."""
     last_reader: dict[int, int] = {}
     last_kernel: dict[int, int] = {}
     for index, kernel in enumerate(graph.kernels):
@@ -165,7 +173,16 @@ def uses(graph: StepGraph) -> dict[int, Use]:
 
 
 def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
-    """Bytes of allocations alive all through a step, and the values made or freed in the step."""
+    """Memory of a step, split into what lives all through it and what does not.
+
+    Args:
+        start: number of memory events before the step.
+        stop: number of memory events up to the step's end.
+
+    Returns:
+        Requested bytes of the allocations that live all through the step; the other allocations that live in
+        it, by number.
+    """
     found = lifetimes(profile)
     resident_bytes = 0
     values = {}
@@ -190,10 +207,14 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
 
 
 def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
-    """Operator calls that belong to the step between events `start` and `stop`.
+    """Operator calls that belong to a step.
 
-    Of several calls at the position where a step begins, those before the first that allocates belong to the
-    step before, which ends with in-place calls.
+    Calls between two memory events have the same position. Of those at the boundary between two steps, the
+    ones before the first that allocates belong to the earlier step, which ends with in-place calls.
+
+    Args:
+        start: number of memory events before the step.
+        stop: number of memory events up to the step's end.
     """
     calls = profile.trace.calls
 
@@ -209,7 +230,11 @@ def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
 
 
 def _makes(call: Call, events: Sequence[int]) -> bool:
-    """Whether an operator call makes the allocation of the first of `events`."""
+    """Whether an operator call makes the allocation of a memory event.
+
+    Args:
+        events: the event as a sequence of one, or an empty one after the last event.
+    """
     return bool(events) and events[0] in call.outputs and events[0] not in call.inputs
 
 
@@ -261,7 +286,10 @@ def _kernels(
 
 
 def _is_in_place(operator: str) -> bool:
-    """Whether an operator works in place or writes to `out`: `aten.add_.Tensor`, `aten.add.out`."""
+    """Whether an operator writes to a given tensor: in place or by `out=`.
+
+    Examples are `aten.add_.Tensor` and `aten.add.out`.
+    """
     _, _, rest = operator.partition(".")
     name, _, overload = rest.partition(".")
     return name.endswith("_") or overload.endswith("out")

@@ -18,17 +18,19 @@ from autofit_workers.spec.trace import Category
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """Row of the tensors view: one allocation.
+    """Row of the view `tensors`: one allocation, with its tensor and its lifetime.
 
     Attributes:
         name: name in model and optimizer, or the path of the module, the operator and the number
             of its result: `features.0/convolution:0`; `:workspace` for memory beside its results.
+        category: what the memory is: `activation`, `parameter`, `workspace`, …
         variable: name that Python code binds it to; empty for a temporary without a name.
-        shape: shape of the tensor that it was made for; empty without one.
-        num_elements, element_bytes: elements of that tensor; without a tensor, each byte counts as an
-            element.
+        shape: shape of the tensor that it was made for; empty if it is no tensor.
+        num_elements, element_bytes: elements of that tensor, and bytes of each; if it is no tensor, each byte
+            counts as an element.
         born, freed: phases in which it was made and freed, `step 2 forward`; empty if it is never freed.
-        birth, death: numbers of events before it was made and freed; the number of all events if never freed.
+        birth, death: numbers of memory events before it was made and freed; the number of all events if never
+            freed.
     """
 
     name: str
@@ -46,10 +48,10 @@ class TensorRow:
 
 
 def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
-    """View with one row for each allocation of a step; tensor views own no memory and get no row.
+    """View with one row for each allocation of a step; `view()`s of tensors own no memory and have no row.
 
     Raises:
-        UsageError: there is no such step, nothing matches, or allocations are to be ordered by times.
+        UsageError: there is no such step, nothing matches the filters, or rows are to be ordered by time.
     """
     filters.require_no_seconds("tensors")
     selection = select(profile, filters)
@@ -58,7 +60,10 @@ def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
 
 
 def _names(selection: Selection) -> dict[int, str]:
-    """Names of the selected allocations; repeated calls of an operator in a module and step are numbered."""
+    """Name of each selected allocation, by its number, such as `features.0/convolution_1:0`.
+
+    The `_1` stands for the second call of the operator in the module and step, the `:0` for its first result.
+    """
     trace = selection.profile.trace
     positions = [call.position for call in trace.calls]
     num_calls: collections.Counter[tuple[int, str]] = collections.Counter()
@@ -108,7 +113,7 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
 
 
 def _variables(profile: Profile) -> dict[int, str]:
-    """Python variable names that allocations are first bound to, by the allocations' numbers."""
+    """Python variable name that each allocation is first bound to, by the allocation's number."""
     variables: dict[int, str] = {}
     for call in profile.trace.calls:
         if call.name:

@@ -34,12 +34,12 @@ _GAINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Memory that a device holds after every event in bytes; all lists are as long as the events.
+    """Memory of a device after every memory event, in bytes; each list has an entry for each event.
 
     Attributes:
         allocated: bytes of live blocks.
-        reserved: bytes of segments.
-        categories: bytes of live blocks by category; they add up to `allocated`.
+        reserved: bytes of the allocator's segments.
+        categories: bytes of live blocks by category (activations, …); they add up to `allocated`.
     """
 
     allocated: list[int]
@@ -47,20 +47,24 @@ class Course:
     categories: dict[Category, list[int]]
 
     def change_bytes(self, start: int, stop: int) -> int:
-        """Change of allocated bytes by the events from position `start` to `stop`."""
+        """Bytes by which allocated memory grows from one moment to another; negative if it shrinks.
+
+        Args:
+            start, stop: numbers of memory events before the two moments.
+        """
         before, after = (self.allocated[position - 1] if position else 0 for position in (start, stop))
         return after - before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Memory of a device at one moment: after `position` events.
+    """Memory of a device at one moment: after `position` memory events.
 
     Attributes:
         position: number of events before the moment.
-        phase: phase of the last of these events.
+        phase: phase in which the last of these events lies.
         categories: bytes of live blocks by category, for the selected categories.
-        step_share: time as a share of the step's time; None if the axis is the order of events.
+        step_share: time of the moment as a share of the step's time; None if the axis is the order of events.
     """
 
     position: int
@@ -73,13 +77,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Timeline of one device's memory over the steps.
+    """Timeline of one device's memory over one or more steps.
 
     Attributes:
+        device: name of the device, such as `cuda:0`.
         peak: first moment with the most allocated bytes.
         peak_reserved_bytes: the most reserved bytes.
-        phase_peaks: first moment with the most allocated bytes in every phase that has events.
-        moments: moment with the most allocated bytes in each equal portion of the events, or of the time.
+        phase_peaks: for each phase that has events, its first moment with the most allocated bytes.
+        moments: for each of about equal portions of the events, or of the time, the moment with the most
+            allocated bytes.
         phase_shares: for each of `phase_peaks`, the share of the step's time that the phase's operators take
             on the device; empty if the axis is the order of events.
     """
@@ -94,11 +100,14 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """View `timeline` of a profile, for the devices and steps that the filters choose.
+    """View `timeline` of a profile: memory over the steps, for the devices and steps that the filters choose.
 
     Attributes:
-        categories: categories to show separately; allocated bytes are the sum of all.
-        timing: timing of the step whose time is the axis; None if the axis is the order of events.
+        devices: names of the devices.
+        step: number of the step; None for all steps.
+        categories: categories to show separately, all if empty; allocated bytes are always the sum of all.
+        num_moments: about how many moments the JSON document has for each device.
+        timing: predicted times of the step whose time is the axis; None if the axis is the order of events.
     """
 
     profile: Profile
@@ -109,7 +118,11 @@ class TimelineView:
     timing: Timing | None = None
 
     def lanes(self, num_moments: int) -> tuple[Lane, ...]:
-        """Timelines of the view, one for each device, with about `num_moments` moments each."""
+        """Timelines of the view, one for each device.
+
+        Args:
+            num_moments: about how many moments each timeline has.
+        """
         found = timeline(
             self.profile,
             step=self.step,
@@ -155,9 +168,10 @@ class TimelineView:
 
 
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
-    """View `timeline` of a profile; it uses only the filters for step, device, categories and `top`.
+    """View `timeline` of a profile: memory over the steps.
 
-    If the filters order by seconds, it shows the step with predicted times.
+    It uses only the filters for step, device, categories and `top`. With `--order-by seconds` it shows the
+    step with predicted times, along its time.
 
     Raises:
         UsageError: there is no such step, another filter is set, or there are no times to order by.
@@ -190,13 +204,13 @@ def timeline(
     num_moments: int = NUM_MOMENTS,
     timing: Timing | None = None,
 ) -> tuple[Lane, ...]:
-    """Timelines of a profile, one for each device; empty if the step has no events.
+    """Timelines of a profile's memory, one for each device; empty if the step has no events.
 
     Args:
-        step: number of the step to show, 0 for building the model; all if None.
+        step: number of the step to show, 0 for building the model; None for all steps.
         categories: categories to show separately; all if empty. Allocated bytes are always the sum of all.
         num_moments: about how many portions the events are divided into.
-        timing: timing of the step, to divide its time instead.
+        timing: predicted times of the step, if its time is to be divided; None to divide the events.
 
     Raises:
         UsageError: the profile has no such step.
@@ -223,7 +237,7 @@ def timeline(
 
 
 def course_of(profile: Profile) -> Course:
-    """Allocated and reserved bytes of a profile's device after every event."""
+    """Memory of a profile's device after every memory event: allocated, reserved, and by category."""
     events = profile.trace.events
     reserved = [0] * len(events)
     for action in history_of(profile).actions:
@@ -250,7 +264,11 @@ def course_of(profile: Profile) -> Course:
 
 
 def history_of(profile: Profile, position: int | None = None) -> History:
-    """History of the allocator's actions in a profile, up to `position` events if given."""
+    """All actions of the simulated allocator in a profile, such as new segments, and the memory they leave.
+
+    Args:
+        position: number of memory events after which to stop; None for all.
+    """
     return record_history(
         profile.trace.events[:position],
         profile.requested_bytes,
@@ -261,7 +279,12 @@ def history_of(profile: Profile, position: int | None = None) -> History:
 
 
 def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
-    """Share of the step's time that the operators of each phase take on the device."""
+    """Share of the step's time that the operators of each phase take on the device.
+
+    Args:
+        timing: predicted times of the step.
+        shown: phases of the step (forward, backward, …), in order of time.
+    """
     starts = [phase.start for phase in shown]
     shares = [0.0] * len(shown)
     for call in timing.calls:
@@ -270,10 +293,13 @@ def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
 
 
 class _Reader:
-    """Finds the moments of highest memory of a device within given phases.
+    """Finds the moments of highest memory of a device within some phases.
 
     Args:
-        clock: times of the events, if the axis is time.
+        course: memory of the device after every event.
+        shown: phases (forward, backward, …), in order of time and without gaps.
+        categories: memory categories that a moment lists separately.
+        clock: times of the events, to divide the step's time; None to divide the events.
     """
 
     def __init__(
@@ -290,12 +316,20 @@ class _Reader:
         self._clock = clock
 
     def highest(self, start: int, stop: int) -> Moment:
-        """First moment with the most allocated memory among the events `start` to `stop`."""
+        """First moment with the most allocated memory in a range of at least one event.
+
+        Args:
+            start: index of the first event of the range.
+            stop: index after its last event.
+        """
         allocated = self._course.allocated[start:stop]
         return self._moment(start + allocated.index(max(allocated)))
 
     def portions(self, num_moments: int) -> tuple[Moment, ...]:
-        """Moment of highest memory in each equal portion; a portion of events never spans two phases."""
+        """Moment of highest memory in each of about `num_moments` equal portions of the events or the time.
+
+        A portion of events never spans two phases.
+        """
         if self._clock is not None:
             return self._portions_of_time(self._clock, num_moments)
         size = max(1, -(-self.num_events // num_moments))
@@ -306,7 +340,13 @@ class _Reader:
         )
 
     def _portions_of_time(self, clock: EventClock, num_moments: int) -> tuple[Moment, ...]:
-        """Moment of highest memory in each portion of time; without events, the memory left before it."""
+        """Moment of highest memory in each of `num_moments` equal portions of the step's time.
+
+        A portion counts the memory with which it begins, so that portions without events have a moment too.
+
+        Args:
+            clock: times of the events.
+        """
         first, last = self.phases[0].start, self.phases[-1].stop
         times = [clock.of_event(index) for index in range(first, last)]
         found = []

@@ -17,12 +17,13 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRow:
-    """Row of a tree view: one node.
+    """Row of a tree view: one node, such as a module or a line of code.
 
     Attributes:
+        name: name of the node.
         depth: number of its ancestors that are shown; 0 for the root.
-        own: sizes of the node's own allocations and operators.
-        sizes: sizes of the node with its subtree.
+        own: totals of the node's own allocations and operators.
+        sizes: totals of the node with its subtree.
     """
 
     name: str
@@ -46,11 +47,15 @@ def tree_view(
     called: Iterable[tuple[Path, TimedCall]],
     filters: Filters,
 ) -> View[TreeRow]:
-    """Tree view of allocations and operators; its root, the workload, is always shown.
+    """Tree view of allocations and operators; its root, named after the workload, is always shown.
 
     Args:
-        paths: for each allocation, the names from below the root to its node, and its number.
-        called: for each timed operator, the names to its node, and the operator.
+        kind: name of the view, `scopes` or `code`.
+        selection: allocations and operators of the step.
+        paths: place of each allocation in the tree: names of the nodes below the root down to its own, and
+            the allocation's number.
+        called: place of each timed operator, likewise, and the operator's call.
+        filters: which nodes to show, and their order.
 
     Raises:
         NothingMatchesError: there are nodes below the root, but none passes the filters.
@@ -104,7 +109,7 @@ def _tree(
 
 
 def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
-    """Yields all nodes below a node, each with its depth."""
+    """Yields all nodes below a node, each with its depth: 1 for children."""
     waiting = [(child, 1) for child in node.children.values()]
     while waiting:
         one, depth = waiting.pop()
@@ -113,7 +118,7 @@ def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
 
 
 def _starts(node: _Node, filters: Filters) -> list[_Node]:
-    """Outermost nodes below a node whose names match the `start` filter."""
+    """Outermost nodes below a node that match `--start-name-regex`, which become the top of the tree."""
     found: list[_Node] = []
     for child in node.children.values():
         found += [child] if filters.starts_at(child) else _starts(child, filters)
@@ -121,13 +126,17 @@ def _starts(node: _Node, filters: Filters) -> list[_Node]:
 
 
 def _passing(tree: _Node, filters: Filters) -> set[_Node]:
-    """Nodes below the root that pass the filters."""
+    """Nodes below the root that pass the filters on name, size and depth."""
     deepest = sys.maxsize if filters.max_depth is None else filters.max_depth
     return {node for node, depth in _below(tree) if depth <= deepest and filters.passes(node)}
 
 
 def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
-    """The `top` passing nodes with the largest own sizes, and the passing nodes above them."""
+    """Passing nodes that `--top` leaves: those with the largest own sizes, and passing nodes above them.
+
+    Args:
+        passing: nodes that pass the other filters.
+    """
     if filters.top is None or len(passing) <= filters.top:
         return passing
     by_size = sorted(passing, key=lambda node: (-filters.measured(node.own), node.name))
@@ -135,7 +144,10 @@ def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
 
 
 def _ancestors(node: _Node, wanted: set[_Node]) -> set[_Node]:
-    """Wanted nodes in a node's subtree, and all nodes on the paths from this node to each of them."""
+    """Nodes on the paths from a node down to each wanted one in its subtree, both ends included.
+
+    Empty if its subtree has no wanted nodes.
+    """
     found = set[_Node]().union(*(_ancestors(child, wanted) for child in node.children.values()))
     return found | {node} if found or node in wanted else found
 

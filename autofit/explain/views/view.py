@@ -27,9 +27,10 @@ class View(Generic[_Row]):
 
     Attributes:
         kind: `ops`, `scopes`, `code` or `tensors`.
-        total: sizes of everything in the view, whether its rows are shown or not.
+        selection: allocations and operators that the view is about.
+        total: totals of everything in the view, whether its rows are shown or not.
         rows: rows to show, in their order; in a tree each node before its subtree.
-        num_passing: number of rows that pass the filters other than `top`.
+        num_passing: number of rows that pass all filters but `top`, which limits how many are shown.
     """
 
     kind: str
@@ -39,7 +40,7 @@ class View(Generic[_Row]):
     num_passing: int
 
     def to_dict(self) -> dict[str, Any]:
-        """View as a dict of plain data, ready to be written as its JSON document."""
+        """View as a dict that JSON can hold, the content of its JSON document."""
         selection = self.selection
         return {
             **heading(self.kind, selection.profile),
@@ -52,7 +53,7 @@ class View(Generic[_Row]):
         }
 
     def _plain(self, row: _Row) -> dict[str, Any]:
-        """Row as a dict of plain data, with its sizes as top-level fields."""
+        """Row as a dict that JSON can hold; the totals of the row are fields of the dict too."""
         assert dataclasses.is_dataclass(row)
         assert not isinstance(row, type)
         plain = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
@@ -60,7 +61,10 @@ class View(Generic[_Row]):
         return {**plain, **whole, **whole["sizes"]}
 
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
-        """Sizes as a dict of plain data; in timed views with the time share and the seconds, if known."""
+        """Totals as a dict that JSON can hold, with share of the step's time and seconds in views with times.
+
+        Both are None if they are not predicted.
+        """
         timing = self.selection.timing
         plain = dataclasses.asdict(sizes)
         if self.kind not in TIMED_KINDS:
@@ -78,7 +82,11 @@ class View(Generic[_Row]):
 
 
 def heading(kind: str, profile: Profile) -> dict[str, Any]:
-    """Fields with which the JSON document of every view begins, as a dict."""
+    """First fields of the JSON document of a view: schema, view, configuration, card and peaks.
+
+    Args:
+        kind: name of the view.
+    """
     return {
         "schema": VIEW_SCHEMA,
         "view": kind,
@@ -97,10 +105,10 @@ def heading(kind: str, profile: Profile) -> dict[str, Any]:
 
 
 def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str, Any]:
-    """Dict that describes the times in a view's JSON document: step, seconds, waiting share and note.
+    """Fields on times in a view's JSON document: timed step, its seconds, the device's idle share, a note.
 
     Args:
-        timing: timing of the view; None if it has none.
+        timing: predicted times; None if the view has none.
         note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
     seconds = None if timing is None else timing.seconds
@@ -113,10 +121,16 @@ def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str,
 
 
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
-    """View made of a list's rows, in their given order.
+    """View whose rows are a list, as opposed to a tree; rows that do not pass the filters are left out.
+
+    Args:
+        kind: name of the view, `ops` or `tensors`.
+        selection: allocations and operators of the step.
+        rows: all rows, in their order.
+        filters: which rows to show.
 
     Raises:
-        UsageError: a filter is for trees.
+        UsageError: a filter is set that is only for trees.
         NothingMatchesError: no row passes the filters.
     """
     if filters.start or filters.max_depth is not None:

@@ -10,11 +10,12 @@ from autofit_workers.spec.work import ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspaces:
-    """Largest workspace of a layer in each pass; no two passes run at one time.
+    """Workspace (scratch memory) of a convolution layer in each pass; passes never run at the same time.
 
     Attributes:
         module: path of the layer.
-        pass_bytes: the bytes in each pass that the layer ran.
+        pass_bytes: largest workspace by pass (forward, gradient of the input or of the weight), for the
+            passes that the layer ran.
     """
 
     module: str
@@ -26,7 +27,10 @@ class LayerWorkspaces:
 
 
 def layer_workspaces(profile: Profile) -> tuple[LayerWorkspaces, ...]:
-    """Workspaces of each convolution layer in a profile, the layer with the largest first."""
+    """Workspaces of each convolution layer in a profile, the layer with the largest first.
+
+    Empty if the profile has no convolutions.
+    """
     found: dict[str, dict[ConvPass, int]] = {}
     for allocation, num_bytes in zip(profile.trace.allocations, profile.requested_bytes, strict=True):
         if allocation.convolution is None:

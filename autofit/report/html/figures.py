@@ -56,7 +56,12 @@ LINES = list(
 
 
 def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
-    """Figure of the memory allocated after each event of a step, by category, with peak and budget."""
+    """Figure of allocated memory over a step's allocator events, stacked by category, with peak and budget.
+
+    Args:
+        lane: memory of one device at moments of the step.
+        budget_bytes: memory that may be used, drawn as a line; None for no such line.
+    """
     unit, unit_bytes = _unit(lane.peak_reserved_bytes)
     moments = lane.moments
     positions = [moment.position for moment in moments]
@@ -126,7 +131,15 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
 def peak_against_batch(
     lines: Sequence[CurveLine], points: Sequence[MeasuredPoint], budget_bytes: int | None
 ) -> Figure:
-    """Figure of peaks over the batch size: a line for each knob setting, boundaries, trials, the budget."""
+    """Figure of peaks over the batch size: a line for each knob setting (precision, …), and measured points.
+
+    The largest batch that fits and the next, which does not, are marked on each line.
+
+    Args:
+        lines: predicted peaks.
+        points: measured peaks.
+        budget_bytes: memory that may be used, drawn as a line; None for no such line.
+    """
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
     unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
     styles = dict(zip(_labels(lines, points), itertools.cycle(LINES), strict=False))
@@ -152,7 +165,13 @@ def peak_against_batch(
 
 
 def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
-    """Figure of peaks by batch and sample size, with the budget's edge and lines of equal products."""
+    """Contour plot of peaks by batch size and sample size, with a thick line where the budget is reached.
+
+    Dotted lines connect points with the same product of batch size and sample size, such as tokens a step.
+
+    Args:
+        budget_bytes: memory that may be used; None for no thick line.
+    """
     unit, unit_bytes = _unit(max(map(max, found.peaks_bytes)))
     common: Figure = {
         "type": "contour",
@@ -203,7 +222,10 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
 
 
 def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
-    """Figure of the layers with the largest workspaces, with a bar for each pass."""
+    """Bar chart of the 24 convolution layers with the largest workspaces (scratch memory).
+
+    Each layer has a bar for the forward pass and for each gradient that needs a workspace.
+    """
     shown = [layer for layer in layers if layer.largest_bytes][:_NUM_LAYERS]
     unit, unit_bytes = _unit(max((layer.largest_bytes for layer in shown), default=0))
     names = [layer.module or "(the model)" for layer in shown]
@@ -223,7 +245,10 @@ def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
 
 
 def lever_bars(what_if: WhatIf) -> Figure:
-    """Figure of the reserved bytes that each lever saves (bars to the right) or adds (to the left)."""
+    """Bar chart of the bytes of reserved peak that each change of an option saves or adds.
+
+    Bars to the right show savings, bars to the left show additional memory.
+    """
     results = [result for result in what_if.applicable if result.saved_bytes]
     unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
     names = [result.lever.label for result in results]
@@ -242,7 +267,11 @@ def lever_bars(what_if: WhatIf) -> Figure:
 
 
 def _unit(num_bytes: int) -> tuple[str, int]:
-    """Name and bytes of the unit for a figure's axis, GiB or MiB."""
+    """Unit for a figure's axis, as name and number of bytes: GiB or MiB.
+
+    Args:
+        num_bytes: largest size that the figure shows.
+    """
     return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
 
 
@@ -257,7 +286,7 @@ def _log_axis(title: str, values: Sequence[int]) -> Figure:
 
 
 def _equal_products(found: SizeMap) -> list[Figure]:
-    """Curves of equal batch size times sample size, from corner to corner, by factors of four."""
+    """Lines of constant batch size times sample size; each line's product is four times that of the last."""
     lines = []
     first, last = found.sizes[0], found.sizes[-1]
     product = 4 * first * found.batch_sizes[0]
@@ -283,13 +312,18 @@ def _equal_products(found: SizeMap) -> list[Figure]:
 
 
 def _towards_the_middle(position: int, positions: Sequence[int]) -> int:
-    """Horizontal shift in pixels of a label, towards the middle so that it stays within the figure."""
+    """Horizontal shift of a label in pixels, to the right in the left half of a figure, else to the left.
+
+    Args:
+        position: the label's place on the axis.
+        positions: all places on the axis.
+    """
     middle = (positions[0] + positions[-1]) / 2
     return -70 if position > middle else 70
 
 
 def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]:
-    """Vertical lines where phases begin, and labels of the phases that are wide enough."""
+    """Vertical lines where phases of a step (forward, backward, …) begin, and labels of the wider phases."""
     shapes: list[Figure] = []
     notes: list[Figure] = []
     first, last = moments[0].position, moments[-1].position
@@ -311,7 +345,12 @@ def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]
 
 
 def _budget(budget_bytes: int, unit_bytes: int, *, is_far: bool) -> tuple[list[Figure], Figure]:
-    """Line of the budget with its label; only the label where the budget is far above the rest."""
+    """Horizontal line at the budget, and its label.
+
+    Args:
+        unit_bytes: bytes of the unit of the vertical axis.
+        is_far: whether the budget is so far above the drawn peaks that only the label is drawn.
+    """
     text = f"usable: {format_bytes(budget_bytes)}"
     note = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel"}
     if is_far:
@@ -350,7 +389,10 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
 
 
 def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
-    """Markers of the largest batch size that fits and of the next, which does not."""
+    """Two markers on a line of peaks: the largest batch size that fits, and the next, which does not.
+
+    A marker is left out if its batch size is unknown.
+    """
     peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
     color, _, symbol = style
     marks = []

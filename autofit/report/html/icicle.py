@@ -14,7 +14,7 @@ _BILLION = 10**9
 
 
 def memory_by_module(nodes: Sequence[Node]) -> Figure:
-    """Icicle plot of the modules, each as wide as its memory alive at the peak."""
+    """Icicle plot of a model's modules, each as wide as the memory that is alive at the peak in it."""
     return _icicle(
         [(node.path, node.own_bytes) for node in nodes],
         in_words=format_bytes,
@@ -23,7 +23,7 @@ def memory_by_module(nodes: Sequence[Node]) -> Figure:
 
 
 def time_by_module(times: Times) -> Figure:
-    """Icicle plot of the modules, each as wide as its time on the device."""
+    """Icicle plot of a model's modules, each as wide as the time that its kernels take on the GPU."""
     timing = times.timing
 
     def in_words(billionths: int) -> str:
@@ -40,13 +40,13 @@ def time_by_module(times: Times) -> Figure:
 
 
 def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str], whole: str) -> Figure:
-    """Icicle plot of a tree of modules.
+    """Icicle plot of a tree of modules: each module is a box above those of its submodules.
 
     Args:
-        modules: path of each module and its size without submodules, each parent before its children; the
-            model's path is empty.
-        in_words: returns a size as text.
-        whole: phrase for the total, such as `the peak`.
+        modules: path of each module, such as `features.0`, and its size without submodules; parents come
+            before their children. The model's own path is empty.
+        in_words: function from a size to the text that shows it.
+        whole: name of the total, such as `the peak`.
     """
     totals = _totals(modules)
     listed: list[tuple[str, str, str, int]] = []
@@ -86,7 +86,11 @@ def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str
 
 
 def _totals(modules: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Total of each module including its submodules, by path."""
+    """Size of each module with all its submodules, by the module's path.
+
+    Args:
+        modules: path of each module, and its size without submodules.
+    """
     totals: dict[str, int] = {}
     for path, own in modules:
         above: str | None = path

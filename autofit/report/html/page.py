@@ -39,10 +39,12 @@ _DRAWN: dict[type, Callable[[Any], figures.Figure]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Labelled number that a report shows above its sections.
+    """Labelled number in the head of a report, such as the batch size.
 
     Attributes:
-        note: meaning of the number, or its source.
+        name: label.
+        value: number with its unit, as text.
+        note: meaning of the number, or how it is known; may be empty.
     """
 
     name: str
@@ -52,11 +54,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Content of an HTML report.
+    """Content of an HTML report, before it is laid out.
 
     Attributes:
-        answer: sentences, the main answer first.
-        made: text for the foot of the page, such as versions.
+        answer: sentences at the top, the main answer first.
+        facts: numbers below these sentences.
+        sections: tables and figures.
+        made: text for the foot of the page, such as versions of the software.
     """
 
     title: str
@@ -67,7 +71,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """HTML page as text, with plotly.js, styles and scripts inline; nothing is loaded from elsewhere."""
+    """Text of the HTML page of a report, which loads nothing: plotly.js, styles and scripts are in it."""
     # Imported here, as both take a part of a second and few commands write a page.
     import jinja2
     from plotly.offline import get_plotlyjs
@@ -90,7 +94,7 @@ def render(page: Page) -> str:
 
 
 def drawn(page: Page) -> dict[str, figures.Figure]:
-    """Figures of a page as plotly.js data, by the names of their sections."""
+    """Figures of a page as plotly.js data, by the name of the section that each is in."""
     return {
         section.name: _DRAWN[type(block.drawing)](block.drawing)
         for section in page.sections

@@ -35,9 +35,9 @@ _MARGIN = 3.0  # factor by which the axes extend beyond dots and limits
 
 
 def roofline(times: Times) -> Figure:
-    """Roofline plot of kernel classes: FLOP per byte against FLOP/s, under the card's limits.
+    """Roofline plot: a dot for each kernel class at its FLOP per byte and FLOP/s, under the card's limits.
 
-    If the step's seconds are unknown, each class is drawn at its limit.
+    If the seconds of the step are not predicted, each dot is at the limit above it.
     """
     timing = times.timing
     dots = {n: each for n, each in enumerate(times.classes, 1) if each.share >= _LEAST_SHARE or n == 1}
@@ -90,7 +90,7 @@ def _height(each: ClassTime, timing: Timing) -> float:
 
 
 def _roofs(times: Times) -> dict[float, str]:
-    """Arithmetic limits in FLOP/s that apply to the step's kernels, with their names."""
+    """Limits of the card's arithmetic that apply to a step's kernels: from FLOP/s to the data types."""
     names: dict[float, list[str]] = {}
     for each in times.classes:
         name = each.dtype or "vector units"
@@ -101,7 +101,16 @@ def _roofs(times: Times) -> dict[float, str]:
 
 
 def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: float) -> Iterator[Figure]:
-    """Lines of the card's limits, named in the legend, as names in the figure would cover dots."""
+    """Yields the line of the memory bandwidth, and one for each limit of arithmetic.
+
+    They are named in the legend, as names within the figure would cover dots.
+
+    Args:
+        roofs: limits of arithmetic, from FLOP/s to name.
+        bandwidth: bytes per second of the card's memory.
+        left: least FLOP per byte on the horizontal axis.
+        right: greatest FLOP per byte on that axis.
+    """
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
     highest = max(roofs)
     yield line | {
@@ -123,7 +132,12 @@ def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: f
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Dot of the roofline plot, in pixels from the lower left corner of a narrow figure."""
+    """Circle in the roofline plot: a dot, a label, or a point of a line; labels must not cover others.
+
+    Attributes:
+        x, y: pixels from the lower left corner, in a figure as narrow as on a phone.
+        radius: radius in pixels.
+    """
 
     x: float
     y: float
@@ -135,7 +149,12 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """Ranges of both axes of the roofline plot."""
+    """Ranges of both axes of the roofline plot, which are logarithmic.
+
+    Attributes:
+        left, right: least and greatest FLOP per byte.
+        bottom, top: least and greatest FLOP/s.
+    """
 
     left: float
     right: float
@@ -161,7 +180,12 @@ class _Window:
         )
 
     def along(self, roofs: Iterable[float], bandwidth: float) -> Iterator[_Placed]:
-        """Points along the lines of the card's limits, as dots to be avoided by labels."""
+        """Yields points along the lines of the card's limits, to keep labels off these lines.
+
+        Args:
+            roofs: limits of arithmetic, in FLOP/s.
+            bandwidth: bytes per second of the card's memory.
+        """
         for flops in roofs:
             for step in range(_NUM_STEPS + 1):
                 intensity = self.left * (self.right / self.left) ** (step / _NUM_STEPS)
@@ -169,7 +193,12 @@ class _Window:
 
 
 def _sides(dots: Sequence[_Placed], on_lines: Sequence[_Placed]) -> Iterator[str]:
-    """Side of each dot where its label overlaps least with dots, lines and earlier labels."""
+    """Yields for each dot the side, such as `top left`, on which its label covers the least.
+
+    Args:
+        dots: dots to be labelled.
+        on_lines: points along the lines of the plot, which labels should not cover either.
+    """
     taken = [*dots, *on_lines]
     for dot in dots:
         numbers = {side: _number_at(dot, *direction) for side, direction in _DIRECTIONS.items()}

@@ -27,10 +27,11 @@ __all__ = ["OPTIONS", "DeclaredSettings", "Option", "Topic"]
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DeclaredSettings(PlaceSettings, SearchSettings, ConfigurationSettings, CardSettings, WorkloadSettings):
-    """All settings of `autofit tune` as they are declared; `TuneSettings` checks them.
+    """All settings of `autofit tune`, each declared once with its type, default and option.
 
-    Fields of the last base class come first. Only `TuneSettings` is ever instantiated, so only it gets the
-    methods of a dataclass, which take a millisecond a class to generate.
+    `TuneSettings` adds checks, and is the only class that is instantiated. So only `TuneSettings` gets the
+    methods of a dataclass, which take a millisecond for each class to generate. Fields of the last base class
+    come first.
     """
 
 

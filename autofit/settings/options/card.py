@@ -15,9 +15,10 @@ _PROBES = ("auto", "predict", "measure")
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CardSettings:
-    """Settings of the card, and of where to measure; with neither `gpu` nor its memory, the local card.
+    """Settings of the card, and of whether and where to measure; all are options of `autofit tune`.
 
-    With `device="cpu"`, `gpu_mem_bytes` is the memory that the process may use.
+    Without `gpu` and `gpu_mem_bytes`, the card is that of this machine. With `device="cpu"`, `gpu_mem_bytes`
+    is the memory that the process may use.
     """
 
     gpu_mem_bytes: int | None = Option(

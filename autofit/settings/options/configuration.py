@@ -86,7 +86,7 @@ _OF_SETUP = {
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ConfigurationSettings:
-    """Settings of how a workload is run: its knobs, and which knobs are varied.
+    """Settings of how a workload is run: the knobs (precision, optimizer, …), and which of them are varied.
 
     Attributes:
         conv_algos: convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None for the

@@ -18,11 +18,11 @@ _OPTIONS = "options"  # key of a field's metadata; its options, by the path of t
 
 
 class Topic(Enum):
-    """Subject of options that the help lists together: one of four groups, and a part of that group.
+    """Subject of command-line options: the help lists options of one topic under a heading.
 
     Attributes:
-        group: heading in the short help.
-        part: name of the topic within its group, in the help with all options.
+        group: heading in the short help (`--help`), which several topics may share.
+        part: name of the topic within its group; the full help (`--help-all`) adds it to the heading.
     """
 
     MODEL = "What", "a model and its batch"
@@ -42,7 +42,7 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option of `autofit tune`, with its reader, help and properties.
+    """Option of `autofit tune`: how its value is read, its help, and which commands take it.
 
     An option declares a field of the settings: `task: str | None = Option(read, …).with_default(None)`.
 
@@ -50,9 +50,9 @@ class Option:
         read: turns an option's text or a TOML value into the field's value; raises `ValueError` with the
             expected form.
         help: purpose of the option, in one or two sentences.
+        topic: subject under whose heading the help lists the option.
         name: name as it is typed, without the dashes in front; by default the field's name.
         field: field of `TuneSettings` that holds the value; `knobs.NAME` for a field of its `knobs`.
-        topic: topic whose heading the help lists the option under.
         is_common: whether the short help shows the option too.
         default: value without the option, as the help shows it; by default the field's default.
         metavar: placeholder of the value in the help; None for the choices.
@@ -60,10 +60,12 @@ class Option:
         is_switch: whether it takes no value on the command line.
         choice: name of a group of options that exclude each other; if the command line gives one of them, the
             others are ignored in the environment and in settings files.
+        aliases: further names of the option, without dashes in front.
         of_scripts: whether the option decides how a training script is called.
         of_cluster: whether the option only has a meaning for a Ray cluster.
         of_search: whether only a search has the option, not commands about one configuration.
-        of_job: whether a job takes the option along; else the cluster decides it.
+        of_job: whether a job (an `autofit tune` on a cluster) gets the value that was given when it was
+            submitted; else the cluster decides it.
         decides: whether the answer depends on the option; else it is about where or how long to search.
     """
 
@@ -97,20 +99,20 @@ class Option:
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
 
     def with_default(self, default: _T) -> _T:
-        """Dataclass field that the option sets, with its default value."""
+        """Declaration of a dataclass field that this option sets, and whose default is `default`."""
         shown = replace(self, default=self.default or _shown(default))
         return declared(default=default, metadata={_OPTIONS: {"": shown}})
 
     def required(self) -> Any:
-        """Dataclass field that the option sets, without a default value."""
+        """Declaration of a dataclass field that this option sets, and that has no default."""
         return declared(metadata={_OPTIONS: {"": self}})
 
 
 def parts(kind: Callable[[], _T], options: Mapping[str, Option]) -> _T:
-    """Dataclass field whose value is another dataclass, with options that set fields of that dataclass.
+    """Dataclass field that holds another dataclass, with an option for each of several inner fields.
 
     Args:
-        kind: makes the default value of the field.
+        kind: makes the default value of the field; usually the class of the inner dataclass.
         options: options by the name of the inner field that each sets.
     """
     at = {f".{name}": option for name, option in options.items()}
@@ -118,7 +120,11 @@ def parts(kind: Callable[[], _T], options: Mapping[str, Option]) -> _T:
 
 
 def options_of(settings: type[Any]) -> Iterator[Option]:
-    """Options that the fields of a dataclass are declared with, in their order."""
+    """Yields the options with which the fields of a dataclass are declared, in their order.
+
+    Args:
+        settings: the dataclass.
+    """
     for each in fields(settings):
         for path, option in each.metadata.get(_OPTIONS, {}).items():
             own = path.removeprefix(".") or each.name
@@ -126,14 +132,14 @@ def options_of(settings: type[Any]) -> Iterator[Option]:
 
 
 def _shown(default: object) -> str:
-    """Text of a default value in the help; empty for None, False, 0 and empty values."""
+    """Text with which the help shows a default value; empty for None, False, 0 and empty values."""
     if isinstance(default, Decimal):
         return f"{default:.0%}"
     return f"{default:g}" if isinstance(default, float) else str(default or "")
 
 
 def knob_option(knob: Knob) -> Option:
-    """Option of `autofit tune` for a knob, built from the knob's definition."""
+    """Option of `autofit tune` that sets a knob, made from the knob's definition (values, help, default)."""
     default = knob.default
     return Option(
         values.knob_value(knob),

@@ -15,7 +15,10 @@ _of_trials = partial(Option, topic=Topic.TRIALS, of_search=True)
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PlaceSettings:
-    """Settings of where a study is stored, and where and how its trials run."""
+    """Settings of where a study (the stored search) lies, and where and how configurations are run.
+
+    All are options of `autofit tune`.
+    """
 
     storage: str | None = _of_trials(
         values.text,

@@ -19,7 +19,10 @@ _of_search = partial(Option, topic=Topic.SEARCH, of_search=True)
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SearchSettings:
-    """Settings of the search: its goal, the memory to keep free, and its limits; None for no limit."""
+    """Settings of the search: its goal, the memory to keep free, and its limits; all are options of `tune`.
+
+    A limit of None means no limit.
+    """
 
     maximize: Maximized = _of_search(
         values.maximized,

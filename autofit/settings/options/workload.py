@@ -17,9 +17,10 @@ _of_script = partial(Option, topic=Topic.SCRIPT, of_scripts=True)
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class WorkloadSettings:
-    """Settings of the workload: a model, or a script with its arguments and ranks.
+    """Settings of the workload: a model, or a script with its arguments and ranks (processes).
 
-    With a `script`, `model` is the script's path too. Without a `launcher`, torchrun starts its ranks.
+    All are options of `autofit tune`. With a `script`, `model` is the script's path too. Without a
+    `launcher`, torchrun starts the script's ranks.
     """
 
     model: str = Option(
@@ -119,15 +120,21 @@ class WorkloadSettings:
 
     @property
     def num_ranks_of_script(self) -> int:
-        """Number of ranks given for a script; its own launcher may start others, known only in the run."""
+        """Number of ranks (processes) that `--nproc` and `--nnodes` ask for; 1 without a script.
+
+        A launcher of the script's own may start another number, which is known only in the run.
+        """
         return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
 
     @property
     def num_nodes_of_trials(self) -> int:
-        """Number of nodes that a trial's ranks are spread over; 1 for a script, which is never measured."""
+        """Number of nodes over which the ranks of a measured run are spread.
+
+        It is 1 for a script, which is only predicted if it has several ranks.
+        """
         return self.num_nodes if self.script is None else 1
 
     @property
     def says_of_a_sample(self) -> bool:
-        """Whether any option about a sample is given: its shape, classes or task."""
+        """Whether an option describes a sample: `--input` (its shape), `--classes` or `--task`."""
         return any(value is not None for value in (self.input_shape, self.num_classes, self.task))
