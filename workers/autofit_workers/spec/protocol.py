@@ -41,7 +41,11 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """Verdict on how a trial ended; a `TRACED` prediction has no verdict on memory before its replay."""
+    """Verdict on a trial (one measured or predicted run): how it ended.
+
+    A prediction that was only traced is `TRACED`; whether its memory suffices is found by replaying the
+    trace.
+    """
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -54,12 +58,12 @@ class Verdict(StrEnum):
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether a verdict is about memory, as FITS, OOM and THRASH are; other verdicts show no size."""
+        """Whether the verdict says if memory sufficed, as FITS, OOM and THRASH do; others show no size."""
         return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
 
 
 class Probe(StrEnum):
-    """Way to learn how much memory a configuration needs."""
+    """Way to learn how much memory a configuration needs: by prediction, on a card, or on the CPU."""
 
     PREDICT = "predict"
     CUDA = "cuda"
@@ -67,7 +71,11 @@ class Probe(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Origin of a memory size; `emulated` means measured on another, bigger card under a cap."""
+    """Origin of a memory size.
+
+    `emulated` means measured on another, bigger card, whose memory was limited to that of the card in
+    question.
+    """
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -105,11 +113,11 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the data loader's batch size is changed, as no argument, variable or constant is named."""
+        """Whether autofit changes the data loader's batch size, as the script has no other way to set it."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
-        """Arguments of a script's command line for a batch size."""
+        """Command-line arguments with which the script is called to run at a batch size."""
         argument, size = self.batch_argument, str(batch_size)
         if argument is None or self.keeps_batch:
             return [*self.arguments]
@@ -117,7 +125,12 @@ class ScriptCall:
 
     @staticmethod
     def why_not(knobs: Knobs, setup: Setup) -> str | None:
-        """Reason why a script cannot run under a knob setting and a setup; None if it can."""
+        """Reason why a script cannot run under training options and a setup, as text; None if it can.
+
+        Args:
+            knobs: the training options.
+            setup: mode, kind of batches and ranks.
+        """
         attention = knobs.attention if knobs.attention in IMPLEMENTATIONS else Knobs().attention
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo, attention=attention).to_dict()
         misplaced = [
@@ -192,7 +205,10 @@ class WorkloadRef:
 
     @property
     def said_of_samples(self) -> tuple[Any, ...]:
-        """Sample shape, number of classes and task (if any) that a user gave, for a workload's identity."""
+        """Sample shape, number of classes and task that a user gave, as a part of the key of a workload.
+
+        The task is left out if none was given.
+        """
         return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
 
     @classmethod
@@ -336,7 +352,7 @@ class Heartbeat:
     Attributes:
         phase: phase of the trial: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
             `checkpoint`, `allocator peak`, `prediction`.
-        num_steps_done: as in `TrialOutcome`.
+        num_steps_done: number of optimizer steps (forward passes, if nothing is trained) completed so far.
         device: device that the trial runs on, once known.
     """
 
@@ -476,7 +492,10 @@ class TrialOutcome:
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """Peak bytes to compare with the budget: reserved; on the CPU the larger of resident and private."""
+        """Peak bytes to compare with the budget; None if they were not measured.
+
+        On a card they are the reserved bytes, on the CPU the larger of resident and private memory.
+        """
         peaks = self.peaks
         if self.device.kind != "cpu":
             return peaks.reserved_bytes

@@ -117,17 +117,17 @@ class Trace:
 
     @property
     def among_ranks(self) -> str:
-        """Parallelism of the trace's ranks, as `Parallel.named` reads it; empty for a single process."""
+        """Parallelism of the traced step: text of `--parallel`, or `script:N`; empty for one process."""
         return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
 
     @property
     def shares_as_script(self) -> bool:
-        """Whether the trace's ranks are a script's, whose process groups were seen as it ran."""
+        """Whether a script shared the work among its ranks; its process groups were seen as it ran."""
         return Parallel.named(self.parallel).is_of_script
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Number of ranks of each process group that exchanges data."""
+        """Number of ranks of each process group that exchanges data on a rank."""
         return self.communicators if self.shares_as_script else Parallel.named(self.among_ranks).mesh
 
     @property
@@ -141,10 +141,11 @@ class Trace:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of the traced step as version 0.2 computed it, by which its stored studies are found.
+        """Digest of the traced step by which stored studies (records of searches) of it are found.
 
-        It leaves out how the step was made: notes on the boundary, the source of the batch size, the model,
-        and which part of the run was traced.
+        It is computed as version 0.2 did, so that older studies are found too. It leaves out how the step was
+        made: notes on the process boundary, the source of the batch size, the model, and which part of the
+        run was traced.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
         step = dataclasses.replace(
@@ -206,7 +207,10 @@ class Trace:
         return document | {name: value for name, value in written_if_any.items() if value}
 
     def until(self, mark: str) -> Self:
-        """Trace up to the last mark named `mark`, if there is one; blocks alive there are never freed."""
+        """Part of the trace up to the last mark named `mark`, or the whole trace if there is none.
+
+        Blocks alive at the mark are never freed.
+        """
         named = (each.position for each in self.marks if each.name == mark)
         position = max(named, default=len(self.events))
         marks = tuple(each for each in self.marks if each.position <= position)
@@ -232,7 +236,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Reads a trace from a parsed document; raises `ValueError` as `from_json` does."""
+        """Reads a trace from a parsed JSON document; raises `ValueError` if it is no trace of this schema."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")

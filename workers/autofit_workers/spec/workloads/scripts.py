@@ -163,7 +163,7 @@ def _prefixes(module: str) -> list[str]:
 
 
 def read_script(ref: WorkloadRef) -> bytes:
-    """Source of a script, checked against the digest of its reference.
+    """Source of a script, checked against the digest that its reference was made with.
 
     Raises:
         SourceChangedError: the file is missing on this machine, or differs.
