@@ -179,7 +179,7 @@ class Parallel:
 
     @property
     def is_one_process(self) -> bool:
-        """Whether a single process runs the model's layers on several cards, with no ranks that communicate."""
+        """Whether a single process runs the layers on several cards, with no ranks that communicate."""
         return not all(kind.has_processes for kind in self._kinds)
 
     @property
@@ -333,17 +333,18 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Setup of a workload beside its knobs: mode, batches, ranks and permissions.
+    """Setup of a workload beside its training options: mode, batches, ranks and permissions.
 
     Attributes:
         mode: `train`, `infer`, `generate`, or None for the workload's own mode.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, if the workload
             makes both kinds.
-        parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: rank that is predicted, None for the one that needs the most; without a `parallel`, one of those
-            that a script's launcher starts.
-        nonzero_share: assumed share, from 0 to 1, of its elements that a mask of unknown values selects in a
-            prediction.
+        parallel: how several ranks share the work. A prediction is for one of them, a measured trial runs all
+            of them together.
+        rank: rank that is predicted; None for the one that needs the most memory. If `parallel` is empty, it
+            is one of the ranks that a script's launcher starts.
+        nonzero_share: share of its elements, from 0 to 1, that a boolean mask is assumed to select in a
+            prediction, which does not know the mask's values.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
         allows_subprocesses: whether a workload that is predicted may start processes on a machine where no

@@ -51,7 +51,7 @@ class Convolution:
     transposed: bool = False
 
     def of_samples(self, num_samples: int) -> Self:
-        """Convolution of the same layer with `num_samples` samples."""
+        """Convolution pass of the same layer with another number of samples."""
         return dataclasses.replace(
             self,
             input_shape=(num_samples, *self.input_shape[1:]),
@@ -94,7 +94,7 @@ class Operand:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that have to be read; an element that `expand` repeats is read once."""
+        """Bytes that a kernel has to read; an element that `expand` repeats is read once."""
         kept = (size for place, size in enumerate(self.shape) if place not in self.repeated)
         return math.prod(kept) * ELEMENT_BYTES.get(self.dtype, 4)
 

@@ -147,7 +147,7 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _refused(message: str) -> TrialOutcome:
-    """Outcome `FAILED` for a text that is not a trial spec; its batch size and device are unknown."""
+    """Outcome `FAILED` for a text that is no readable trial spec; its batch size and device are unknown."""
     return TrialOutcome(
         verdict=Verdict.FAILED,
         evidence=Evidence.PREDICTED,

@@ -154,7 +154,7 @@ class Child:
         return self._process is not None
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
-        """Runs a trial and returns its outcome, also if its process dies or exceeds its deadline.
+        """Runs a trial and returns its outcome; a process that dies or exceeds the deadline gives one too.
 
         The deadline includes the start of the process, but not the wait for another trial to end.
         """

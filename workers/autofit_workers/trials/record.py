@@ -98,7 +98,7 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line of the recorder and returns the exit code."""
+    """Runs the command line that records measured trials into a file; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
@@ -153,7 +153,7 @@ def write_row(write: Callable[[str], object], row: Row) -> None:
 
 
 def device_row() -> Row:
-    """Row with the card's properties as CUDA reports them; reading them creates no CUDA context."""
+    """Row for the file of records with the card's properties; reading them creates no CUDA context."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -250,7 +250,7 @@ def record(
 
 
 def almost_nothing() -> Workload:
-    """Tiny workload, to measure the CUDA context as the device memory outside the allocator."""
+    """Tiny workload whose device memory outside the allocator is little more than the CUDA context."""
     import torch
 
     from autofit_workers.workload.workload import Workload
@@ -278,7 +278,7 @@ def _key(row: Row) -> str:
 
 
 def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
-    """Row with a trial's outcome, and with its spec, by which the trial can be repeated."""
+    """Row for the file of records with a trial's outcome, and with its spec, which can repeat the trial."""
     told = dataclasses.asdict(outcome)
     for bulky in ("trace_json", "knobs", "batch_size"):
         del told[bulky]

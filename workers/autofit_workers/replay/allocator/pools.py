@@ -108,8 +108,8 @@ class Pool:
     Attributes:
         cached: the free blocks as (size, address, block), ascending.
         unmapped: expandable segments' stretches without memory as (address, block), ascending.
-        min_remainder_bytes, max_split_request_bytes: a block is split if at least the former would be left of
-            it, and if the request is smaller than the latter.
+        min_remainder_bytes, max_split_request_bytes: a block is split if at least `min_remainder_bytes` would
+            be left of it, and if the request is smaller than `max_split_request_bytes`.
         page_bytes: granularity at which expandable segments grow.
     """
 
@@ -394,10 +394,11 @@ class BlockPools:
         return released_bytes >= size
 
     def _collect_garbage(self) -> None:
-        """Releases the large segments unused longest, while reserved memory is above the threshold.
+        """Releases the large segments unused longest, while reserved memory exceeds a share of the limit.
 
-        Each round releases all segments of at least average age, until enough is released; an age is the
-        number of searches of the large pool since the block was cached.
+        The share is `garbage_collection_threshold`. Each round releases all segments of at least average age,
+        until enough is released; an age is the number of searches of the large pool since the block was
+        cached.
         """
         threshold = self.settings.garbage_collection_threshold
         assert threshold is not None

@@ -254,10 +254,14 @@ class _SpecialRequests:
 
 
 def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
-    """Peak of live bytes: the largest sum of live requests, each rounded up to the allocator's 512 B.
+    """Largest sum of requests that are alive at the same time, each rounded up to the allocator's 512 B.
 
-    This is a lower bound of the allocated and so of the reserved peak under all settings, and it never
-    falls when a size grows, which the reserved peak does.
+    This is a lower bound of the allocated and so of the reserved peak under all settings. It never falls
+    when a size grows, whereas the reserved peak may.
+
+    Args:
+        events: `i` allocates `sizes[i]` bytes, `~i` frees them.
+        sizes: bytes of each request.
     """
     return peak_of_blocks(events, [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes])
 

@@ -148,7 +148,7 @@ class Conditions:
 
     @property
     def workspace_source(self) -> str:
-        """Description, for reports, of the source that convolution workspaces are taken from."""
+        """Description, for reports, of where convolution workspaces are taken from, such as `cuDNN 9.20`."""
         if not self.policy.enabled:
             return "PyTorch's own kernels"
         name = self.sources[0].name

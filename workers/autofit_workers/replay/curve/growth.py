@@ -136,7 +136,7 @@ class LiveAfterSteps:
 
     @property
     def peak_rise(self) -> float:
-        """Mean rise of the allocated peak in bytes from step to step."""
+        """Mean number of bytes by which the allocated peak rises from step to step."""
         live, start, peaks = 0, 0, []
         for end in self._ends:
             peak = live

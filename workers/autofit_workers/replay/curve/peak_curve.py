@@ -108,7 +108,7 @@ class PeakCurve:
 
     @property
     def trace(self) -> Trace:
-        """First of the step's traces."""
+        """First of the traces that the step is known from."""
         return self.lines_at(TRACED_BATCH_SIZES[0]).trace
 
     def at(self, batch_size: int) -> SizedStep:

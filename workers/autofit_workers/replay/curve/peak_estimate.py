@@ -60,8 +60,9 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
     """Allocations alive right after an event, largest first.
 
     Args:
-        position: index of the event among the replayed events, which continue past the trace's end if the
-            trace has a repetition.
+        trace: the trace.
+        position: index of the event. The events of a text generation continue past the trace's end with the
+            passes that were not traced.
         sizes: bytes of every allocation of the trace.
     """
     alive: set[int] = set()

@@ -88,7 +88,11 @@ class PlannedStep:
         return self._step.sizes_with(self.demanded(level))
 
     def largest_workspace_bytes(self, level: Level) -> int:
-        """Largest convolution workspace at a level in bytes, without other operators' scratch memory."""
+        """Largest convolution workspace in bytes; scratch memory of other operators does not count.
+
+        Args:
+            level: low, likely, high or worst workspaces.
+        """
         calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 

@@ -184,7 +184,7 @@ class StepOnCard:
         )
 
     def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
-        """Likely workspace bytes of any given calls, under the step's conditions."""
+        """Likely workspace bytes of given calls, which need not be of this step, on its card."""
         found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
         return [each.likely_bytes for each in found]
 

@@ -65,10 +65,10 @@ class PassedOn:
 
     @property
     def name(self) -> str:
-        """Name of the underlying plan source, see `PlanSource`."""
+        """Name of the source that is queried, see `PlanSource`."""
         return self._source.name
 
     @property
     def knows_the_order(self) -> bool:
-        """Whether PyTorch takes the first plan of the underlying source, see `PlanSource`."""
+        """Whether PyTorch takes the first plan of the source that is queried, see `PlanSource`."""
         return self._source.knows_the_order

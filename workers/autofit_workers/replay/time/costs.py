@@ -36,7 +36,10 @@ class OperatorCosts(Protocol):
         """Constants of the host's launch times in seconds."""
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """Number of kernels that an operator launches, and the class and seconds of each."""
+        """Number of kernels that an operator launches, and the class and seconds of each.
+
+        Several kernels that are alike may be one entry.
+        """
 
 
 class Costs:
@@ -86,7 +89,10 @@ class Costs:
         return self.constants.host
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """Number of kernels that an operator launches, and the class and seconds of each."""
+        """Number of kernels that an operator launches, and the class and seconds of each.
+
+        Several kernels that are alike may be one entry.
+        """
         kernels = self.kernels(work)
         launches = sum(kernel.num_launches for kernel in kernels)
         return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)

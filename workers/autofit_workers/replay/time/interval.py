@@ -74,7 +74,12 @@ class Confidence:
     is_stated: bool
 
     def ends(self, seconds: float, level: float) -> tuple[float, float]:
-        """Interval in seconds around a predicted time that holds the real one with probability `level`."""
+        """Interval in seconds that holds the real time with a given probability.
+
+        Args:
+            seconds: the predicted time.
+            level: the probability, from 0 to 1.
+        """
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.sigma)
         return seconds / factor, seconds * factor
 

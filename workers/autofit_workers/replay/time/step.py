@@ -63,7 +63,7 @@ class StepClock:
 
     @property
     def waiting_seconds(self) -> float:
-        """Seconds that the device waits for the host."""
+        """Seconds in which the device is idle because it waits for the host."""
         return self.seconds - self.device_seconds
 
 

@@ -106,12 +106,12 @@ class Knobs:
             where they are not.
         seq_len: the size of a sample, in mode generate of a prompt; None for the workload's own size.
         kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs beside attention.
-        loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
-            entropy; `full` of all logits, as it does itself.
+        loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers computes its cross
+            entropy; `full` keeps all logits, as transformers does by default.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
             one after the other.
         new_tokens: number of tokens that mode generate generates after each prompt.
-        cache: one of `CACHES`, for mode generate.
+        cache: one of `CACHES`: the kind of KV cache in mode generate.
         num_beams: number of beams of beam search in mode generate.
 
     Raises:

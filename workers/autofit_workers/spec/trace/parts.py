@@ -66,8 +66,8 @@ class Allocation:
         module: path of the `nn.Module` that ran it; in backward, of the one whose forward pass made the
             autograd node.
         source: innermost line of the user's code, `file:line:function`.
-        correction: the name in `autofit_workers.replay.curve.corrections` of the correction that added it;
-            empty for an operator's output.
+        correction: for memory that is no operator's output, such as cuBLAS's workspace, the name of its kind
+            in `autofit_workers.replay.curve.corrections`; else empty.
         span_bytes: the low and the high end of `num_bytes` if that is an estimate of a library's request,
             each a linear function of the batch size; None if it is exact.
         stack: lines of Python that led to it, outermost first, each `file:line:function`, in traces with
@@ -102,7 +102,7 @@ class Allocation:
 
 
 class Role(StrEnum):
-    """Role of a listed tensor in the forward pass."""
+    """Role of a tensor in the forward pass: parameter, buffer, input or output of an operator."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -115,9 +115,9 @@ class ListedTensor:
     """Tensor of one forward pass, with memory of its own or as a view of another tensor.
 
     Attributes:
-        name: a parameter's or buffer's own; `input:0` for the batch; for an operator's result the path of the
+        name: name of a parameter or buffer; `input:0` for the batch; for an operator's result the path of the
             module, the operator and the number of the result: `features.0/convolution:0`.
-        storage: the number of the allocation that it lies in; tensors with the same share it.
+        storage: number of the allocation that it lies in; tensors that share memory have the same number.
         element_bytes: size of one element.
     """
 
@@ -264,12 +264,12 @@ def parameters_in_words(num_parameters: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """Model as it was built, before knobs changed it: class, parameters and inputs.
+    """Model as it was built, before training options changed it: class, parameters and inputs.
 
     Attributes:
         model_class: the name of its class.
-        num_parameters: elements of its parameters.
-        named: the class that its configuration names, if that is another one.
+        num_parameters: number of elements of all its parameters.
+        named: the class that its configuration names, if that is another one; else empty.
         inputs: shape of each part of one sample of the batches made for it; empty if the workload makes its
             own batches.
     """
@@ -347,10 +347,10 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Untraced passes of a text generation, which repeat the last traced pass after the end of the events.
+    """Passes of a text generation that were not traced; they repeat the last traced pass.
 
-    From pass to pass, each allocation grows by as many bytes as from the last but one traced pass to the
-    last.
+    Each pass makes one token. From pass to pass, each allocation grows by as many bytes as from the last but
+    one traced pass to the last.
 
     Attributes:
         start: position in the events where the last traced pass begins; it ends with the last event.

@@ -165,7 +165,7 @@ class _StackTable:
         self.rows: list[tuple[int, int]] = []
 
     def index(self, stack: tuple[str, ...]) -> int:
-        """Number of a stack's row, from 1; 0 for the empty stack."""
+        """Number of a stack's row, counted from 1, which is added if it is new; 0 for the empty stack."""
         if stack not in self._indices:
             caller = self.index(stack[:-1])
             self.rows.append((self._strings.index(stack[-1]), caller))
@@ -199,7 +199,12 @@ def _stream(number: Any) -> int:
 
 
 def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
-    """JSON rows of a trace's operator calls, with indices of repeated names in `strings`."""
+    """Encodes a trace's operator calls as rows for JSON.
+
+    Args:
+        calls: the calls.
+        strings: table of the document, to which names are added.
+    """
     return [
         [
             c.position,
@@ -234,7 +239,7 @@ def _call(row: list[Any], strings: Sequence[str]) -> Call:
 
 
 def host_wait_rows(waits: Iterable[HostWait]) -> list[list[Any]]:
-    """JSON rows of a trace's host waits: position, stream and the events waited for."""
+    """Encodes a trace's waits of the host as rows for JSON: position, stream, and the events waited for."""
     return [[wait.position, wait.stream, wait.up_to, *([True] if wait.releases else ())] for wait in waits]
 
 
@@ -255,5 +260,5 @@ def _host_wait(row: list[Any]) -> HostWait:
 
 
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:
-    """Convolution read from the JSON of its `dataclasses.asdict`."""
+    """Makes a convolution from its JSON, which is that of `dataclasses.asdict`."""
     return from_plain(Convolution, data)

@@ -62,6 +62,6 @@ LIBRARIES = {
 
 
 def library_of(text: str) -> Library | None:
-    """Library whose model a reference names; None for a reference of another kind."""
+    """Library whose model a reference such as `timm:resnet50` names; None for other references."""
     prefix, colon, name = text.partition(":")
     return LIBRARIES.get(prefix) if colon and name else None

@@ -35,7 +35,7 @@ class UnknownWorkloadError(WorkloadError):
 
 
 class SourceChangedError(WorkloadError):
-    """The worker's copy of a workload differs from the one that a reference was made for."""
+    """A worker's copy of a workload's source differs from the one that its reference was made for."""
 
 
 def parse_reference(
@@ -49,12 +49,12 @@ def parse_reference(
     """Reference of the workload that a user's text names; imports no user code and no torch.
 
     Args:
-        text: a built-in's name, a library's model such as `timm:NAME`, `package.module:attribute` or
-            `path/file.py:attribute`.
+        text: name of a built-in workload, a library's model such as `timm:NAME`, `package.module:attribute`
+            or `path/file.py:attribute`.
         input_shape: shape of one sample, if the attribute is an `nn.Module`; for a library's model the shape
             of an image, in place of the model's own.
-        num_classes: number of classes of the labels that go with it.
-        task: task that a library's model is trained for.
+        num_classes: number of classes of the labels of such samples.
+        task: task that a library's model is trained for; None for the one that its configuration names.
         cwd: folder that relative paths start at and modules are searched in last; the current folder
             unless given.
 

@@ -198,7 +198,7 @@ class Nvml:
         return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)
 
     def _tenants(self) -> tuple[Tenant, ...]:
-        """Other processes that hold memory on the card for compute or graphics; on a MIG slice for compute."""
+        """Other processes that hold memory on the card for compute or graphics (on a MIG slice: compute)."""
         found: dict[int, Tenant] = {}
         for ask in (
             self.library.nvmlDeviceGetComputeRunningProcesses,

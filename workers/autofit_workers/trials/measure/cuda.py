@@ -215,7 +215,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
-    """SHA-256 of an allocator's history (actions and sizes, no addresses) and its number of events."""
+    """Facts for an outcome's environment that identify an allocator's history.
+
+    They are the SHA-256 of its actions and sizes, without addresses, and its number of events.
+    """
     digest = hashlib.sha256()
     num_events = 0
     for event in events:

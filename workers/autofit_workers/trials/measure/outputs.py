@@ -78,7 +78,7 @@ class _Pass:
     """Finished forward pass of a workload's model: its batch, its outputs and the model's state.
 
     Attributes:
-        state: the model's parameters and buffers.
+        state: the model's parameters and buffers, by name.
         shared: names of the parameters and buffers that were given another model's values.
         batch, outputs: the tensors that the model was given, and that it returned.
     """

@@ -54,7 +54,7 @@ class ScriptTrial:
 
         Raises:
             InvalidTrialError: the script made no steps, ran another batch size, or used no device memory.
-            Exception: see `run_script`.
+            Exception: the script failed; see `run_script`.
         """
         spec, progress = self._spec, self._progress
         flags = _conv_flags()

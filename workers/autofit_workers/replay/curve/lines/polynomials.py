@@ -65,7 +65,7 @@ def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]
 
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
-    """Values at a batch size of several lines, such as the dimensions of a shape."""
+    """Values of several lines (constant, slope) at a batch size, such as the dimensions of a shape."""
     return tuple([constant + slope * batch_size for constant, slope in lines])
 
 

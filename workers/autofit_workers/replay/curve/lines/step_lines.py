@@ -200,7 +200,7 @@ class StepLines:
         return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only, traces=traces)
 
     def agrees_with(self, trace: Trace) -> bool:
-        """Whether a trace has the events and sizes that the lines give at the trace's batch size.
+        """Whether a trace has the events and sizes that the lines predict for the trace's batch size.
 
         A model that branches on the batch size, or splits its batches, may differ from the lines at some
         sizes.

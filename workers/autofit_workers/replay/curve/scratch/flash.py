@@ -23,7 +23,10 @@ def _ceil(value: int, multiple: int) -> int:
 
 
 def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """Bytes of FlashAttention's partial results if it splits the keys (`set_params_splitkv`), else 0."""
+    """Bytes of FlashAttention's partial results, if it splits the keys among thread blocks; else 0.
+
+    `set_params_splitkv` of csrc/flash_attn/flash_api.cpp.
+    """
     batch, heads, rows, keys, head_size, numbers = scratch.dimensions
     block = 256 if head_size <= 64 else 128 if head_size <= 128 else 64
     splits = _num_splits(batch * heads * -(-rows // 64), 2 * multiprocessors, -(-keys // block))
