@@ -20,10 +20,11 @@ from autofit_workers.spec.work import Convolution
 
 
 class Libraries(NamedTuple):
-    """Functions that tell the memory of a vendor's libraries.
+    """Functions that compute the memory of a vendor's libraries.
 
     Attributes:
-        scratch: returns the range of bytes of a scratch allocation; takes the name of its correction too.
+        scratch: returns the range of bytes of a scratch allocation, from the name of its kind, the
+            allocation, and the card.
         runs: returns whether cuDNN or MIOpen, if enabled, runs a convolution; else PyTorch's kernels do.
         offline_plans: returns a source of convolution plans that works without cuDNN or MIOpen, for an
             architecture and a version of PyTorch.
@@ -40,7 +41,12 @@ def libraries_of(card: Architecture) -> Libraries:
 
 
 def offline_source(architecture: str, torch_version: str) -> PlanSource:
-    """Source of convolution plans for an architecture that works without cuDNN or MIOpen installed."""
+    """Source of convolution plans that needs no cuDNN or MIOpen installed: a table, or formulas.
+
+    Args:
+        architecture: name of the card's architecture, such as `sm_80`.
+        torch_version: version of PyTorch, which decides the version of cuDNN.
+    """
     return libraries_of(Architecture.of(architecture)).offline_plans(architecture, torch_version)
 
 

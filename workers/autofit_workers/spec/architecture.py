@@ -18,9 +18,9 @@ class Architecture:
     """Architecture of a card, read from its name.
 
     Attributes:
-        name: `sm_XY`, of a compute capability, or AMD's `gfxNNN`.
+        name: `sm_XY` for NVIDIA, with X.Y the compute capability; `gfxNNN` for AMD.
         vendor: maker of the cards that have it.
-        number: for NVIDIA the compute capability, 10 × major + minor; for AMD the target's hexadecimal
+        number: for NVIDIA the compute capability, 10 × major + minor; for AMD the name's hexadecimal
             digits as a number.
     """
 
@@ -46,7 +46,7 @@ class Architecture:
         """Compute capability as a number, 86 for 8.6.
 
         Raises:
-            ValueError: the architecture is of a vendor whose cards have none, as AMD's.
+            ValueError: the vendor's cards have no compute capability, as AMD's.
         """
         if not self.vendor.facts.has_capability:
             raise ValueError(f"{self.name} has no compute capability")
@@ -54,7 +54,7 @@ class Architecture:
 
     @property
     def is_planned_for(self) -> bool:
-        """Whether predictions know convolution plans for an architecture, as cuDNN's from Volta on."""
+        """Whether convolution plans are known for the architecture: cuDNN's from Volta on, none of AMD's."""
         since = self.vendor.facts.planned_since
         return since is not None and self.number >= since
 
@@ -82,7 +82,11 @@ _FEWEST_MULTIPROCESSORS = 40
 
 
 def num_multiprocessors(capability: int) -> int:
-    """Multiprocessors of the largest common card of `capability`; `_FEWEST_MULTIPROCESSORS` if unknown."""
+    """Multiprocessors of the largest common card of a compute capability; a small number if it is unknown.
+
+    Args:
+        capability: 10 × major + minor.
+    """
     return _NUM_MULTIPROCESSORS.get(capability, _FEWEST_MULTIPROCESSORS)
 
 

@@ -49,7 +49,10 @@ _ZLIB_OR_GZIP = 47  # zlib's own number for "either, by the header"
 
 
 class DocumentError(ValueError):
-    """A document is malformed or beyond a limit; the message is a predicate such as "is truncated"."""
+    """A document is malformed or beyond a limit.
+
+    The message is a predicate, such as "is truncated", to follow the document's name.
+    """
 
 
 class LimitError(DocumentError):
@@ -60,6 +63,11 @@ def read_file(
     path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, pipe_seconds: float = PIPE_SECONDS
 ) -> bytes:
     """Content of a file or of a pipe that another process writes to.
+
+    Args:
+        path: the file.
+        most_bytes: largest number of bytes that is read.
+        pipe_seconds: longest time to wait for data of a pipe.
 
     Raises:
         OSError: the file cannot be read, is a device, is larger than `most_bytes`, or is a pipe that is
@@ -126,10 +134,14 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
-    """Decompresses gzip data, of one member or several, or zlib data.
+    """Decompresses gzip data (also of several gzip members in a row) or zlib data.
+
+    Args:
+        data: the compressed bytes.
+        most_bytes: largest number of bytes that the content may have.
 
     Raises:
-        DocumentError: `data` is neither, is cut off, damaged, or beyond a limit.
+        DocumentError: `data` is not such data, is cut off or damaged, or its content is too large.
     """
     content, rest = b"", data
     for _ in range(MOST_MEMBERS):
@@ -149,10 +161,10 @@ def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Value of a JSON text; half of a surrogate pair, which no stream can write, becomes `?`.
+    """Parses a JSON text; `?` replaces unpaired surrogates, which could not be written as UTF-8 again.
 
     Raises:
-        DocumentError: `text` is not JSON, or beyond a limit.
+        DocumentError: `text` is not JSON, or is beyond a limit of size, depth or memory.
     """
     data = text.encode(errors="replace") if isinstance(text, str) else text
     may_have_halves = b"\\ud" in data or b"\\uD" in data
@@ -192,7 +204,7 @@ def _require_affordable(data: bytes, *, times: int) -> None:
 
 
 def parse_toml(data: str | bytes) -> dict[str, Any]:
-    """Value of a TOML text.
+    """Parses a TOML text.
 
     Raises:
         UnicodeDecodeError: `data` is not UTF-8.
@@ -238,7 +250,11 @@ def _finite(number: str | float) -> float:
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:
-    """Yields a document's objects and lists by depth; raises `LimitError` beyond `MOST_LEVELS`."""
+    """Yields, for each depth of nesting, all objects and lists of a document at that depth.
+
+    Raises:
+        LimitError: the document nests deeper than `MOST_LEVELS`.
+    """
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MOST_LEVELS):
         if not level:

@@ -24,7 +24,7 @@ _MOST_CHARACTERS = 1000  # of an exception's text
 
 
 class InvalidTrialError(Exception):
-    """A trial ran but did not train as requested, so its memory size means nothing."""
+    """A trial (one measured or predicted run) did not train as requested, so its memory means nothing."""
 
 
 class WorkerError(Exception):
@@ -34,35 +34,35 @@ class WorkerError(Exception):
 
 
 class DataDependentError(WorkerError):
-    """An operator's output depends on values, which a prediction does not have."""
+    """The output of an operator depends on tensors' values, which a prediction does not have."""
 
     kind = "data-dependent"
 
 
 class UnsupportedError(WorkerError):
-    """The probe, the device or the installed PyTorch cannot do what the trial needs."""
+    """The device, the installed PyTorch, or the way to measure or predict lacks what a trial needs."""
 
     kind = "unsupported"
 
 
 class StaleTensorError(WorkerError):
-    """The workload kept a tensor of an earlier prediction in this process on the device."""
+    """The workload kept a tensor of an earlier prediction in this process, which the next one cannot use."""
 
     kind = "stale-tensor"
 
 
 class InapplicableError(WorkerError):
-    """A knob's value does not apply to the workload, as a rewrite that fits none of its convolutions."""
+    """A training option does not apply to the workload, such as a rewrite of convolutions that it lacks."""
 
     kind = "inapplicable"
 
 
 class NoBatchKindsError(InapplicableError):
-    """The worst batch was asked for, but the workload makes one kind of batch only."""
+    """The largest batches of the data (`--worst-case`) were asked for, but a workload makes one kind only."""
 
 
 class UnknownNameError(WorkerError):
-    """A library has no model, or a module no attribute, of a given name; found out by importing it."""
+    """A library has no model, or a module no attribute, of a given name, as importing it has shown."""
 
     kind = "unknown-model"
 
@@ -78,7 +78,7 @@ class BusyDeviceError(DeviceError):
 
 
 class MissingLibraryError(DeviceError):
-    """A knob's value or a model needs a library that is not installed where trials run."""
+    """A training option or a model needs a library that is not installed where trials run."""
 
     kind = "missing-library"
 
@@ -90,7 +90,7 @@ def in_short(error: BaseException) -> str:
 
 
 def text_of(value: object) -> str:
-    """First line of `str(value)`, cut at 1000 characters; safe if `__str__` raises."""
+    """First line of `str(value)`, cut at 1000 characters; also works if `__str__` raises."""
     try:
         text = str(value)
     except BaseException as error:  # noqa: BLE001 - the user's code

@@ -14,15 +14,15 @@ _PATH, _FORMER_PATH = (json.dumps(f"{folder}/")[1:-1] for folder in (_HERE, _FOR
 
 
 def with_former_paths(text: str) -> str:
-    """Replaces the paths of this package's files in a JSON text by those of version 0.2."""
+    """Replaces the paths of this package's files in a JSON text by the paths that they had in version 0.2."""
     return text.replace(_PATH, _FORMER_PATH)
 
 
 def former_module(module: str) -> str:
-    """Name that a module of this package had in version 0.2; other names unchanged."""
+    """Name that a module of this package had in version 0.2; returns other names unchanged."""
     return module.replace(_NAME, _FORMER, 1) if module.startswith(f"{_NAME}.") else module
 
 
 def present_module(module: str) -> str:
-    """Name that a module of version 0.2 has today; other names unchanged."""
+    """Name that a module of version 0.2 has today; returns other names unchanged."""
     return module.replace(_FORMER, _NAME, 1) if module.startswith(f"{_FORMER}.") else module

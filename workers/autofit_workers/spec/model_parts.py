@@ -27,9 +27,9 @@ class ModelParts:
     Attributes:
         model_type: transformers' name of the architecture, `llama`.
         model_class: the class of the model with its head, `LlamaForCausalLM`.
-        dtype: type of the checkpoint by its configuration; None if that names none.
-        config: values of the text model's configuration, by the names that architectures share.
-        is_multimodal: whether other parts than the text model read images or sound.
+        dtype: type of the checkpoint's weights as its configuration states it; None if it states none.
+        config: values of the text model's configuration, under names that all architectures share.
+        is_multimodal: whether the model also reads images or sound, beside the text model.
     """
 
     model_type: str

@@ -19,11 +19,11 @@ OFFLOAD = "+offload"
 
 
 class FirstFsdp(NamedTuple):
-    """Sharding of FullyShardedDataParallel, PyTorch's first FSDP.
+    """Sharding by `FullyShardedDataParallel`, PyTorch's first FSDP.
 
     Attributes:
         strategy: the name of its `ShardingStrategy`.
-        offloads: whether `CPUOffload` keeps shards, gradients and optimizer states on the host.
+        offloads: whether `CPUOffload` keeps shards, gradients and optimizer states in host memory.
     """
 
     strategy: str
@@ -39,11 +39,11 @@ FSDP1 = {
 
 
 class Zero(NamedTuple):
-    """Sharding of DeepSpeed's ZeRO.
+    """Sharding by DeepSpeed's ZeRO.
 
     Attributes:
         stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.
-        offloads: whether the host keeps optimizer states, and in stage 3 parameters too.
+        offloads: whether host memory keeps optimizer states, and in stage 3 parameters too.
     """
 
     stage: int
@@ -54,21 +54,22 @@ ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3)
 
 
 class Kind(NamedTuple):
-    """Properties of a kind of parallelism.
+    """Properties of a kind of parallelism, such as data or tensor parallelism.
 
     Attributes:
         in_words: its name in words.
         file: the module of `autofit_workers.apply.parallel` that implements it; empty for a script's ranks.
         forms: its forms as `--parallel` takes them, and the meaning of each.
-        goes_with: kinds that it can be combined with; None for every kind that allows it.
+        goes_with: kinds that it can be combined with; None for every kind that can be combined with it.
         why_not: error text for a combination that is not allowed.
-        shards: whether ranks have parts of parameters, or of samples.
-        shares_batches: whether its ranks are given the same batches.
-        runs_apart: whether its ranks run different parts of a model.
+        shards: whether each rank holds only a part of the parameters, or of each sample.
+        shares_batches: whether all its ranks are given the same batches.
+        runs_apart: whether its ranks run different parts of a model, such as pipeline stages.
         casts: whether it casts parameters itself in mixed precision, so that autocast is not used.
-        leaves_inputs: whether it leaves the inputs of an adapter's layers as they are, which autocast casts.
-        can_be_measured: whether the ranks can be run together; if not, they can only be predicted.
-        has_processes: whether each rank is a process; else all are cards of one.
+        leaves_inputs: whether it does not cast the inputs of an adapter's layers, so that autocast is used
+            for them all the same.
+        can_be_measured: whether autofit can run the ranks together; if not, they are only predicted.
+        has_processes: whether each rank is a process; if not, the ranks are the cards of one process.
     """
 
     in_words: str

@@ -13,13 +13,13 @@ def is_count(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule of `torch.distributed.pipelining`.
+    """A schedule of `torch.distributed.pipelining`: the order of the stages' forward and backward passes.
 
     Attributes:
-        class_name: name of its class there.
-        stages_per_rank: how many stages a rank runs.
-        returns: whether stages run from the first rank to the last and back, in a V; else they go round: rank
-            0 has stage 0, and also the stage after the last rank's.
+        class_name: name of its class in `torch.distributed.pipelining`.
+        stages_per_rank: how many stages of the model a rank runs.
+        returns: whether stages are given to the ranks from first to last and back, in a V. If not, they go
+            round: rank 0 has stage 0, and also the stage after the last rank's.
         fills_stages: whether it needs at least as many microbatches as there are stages.
     """
 
@@ -43,11 +43,11 @@ DEFAULT_SCHEDULE = "1f1b"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline over the ranks of one group.
+    """A pipeline, in which each of several ranks runs one or more stages of a model.
 
     Attributes:
         schedule: one of `SCHEDULES`.
-        num_ranks: ranks of the group.
+        num_ranks: number of ranks of the pipeline.
         num_microbatches: number of microbatches in a step, each of the batch size that is asked for.
 
     Raises:
@@ -70,7 +70,11 @@ class Pipeline:
 
     @classmethod
     def parse(cls, num_ranks: int, options: str) -> Self:
-        """Pipeline parsed from the text after the number of ranks: `gpipe`, `1f1b+8` or nothing.
+        """Parses the part of `--parallel` that describes a pipeline.
+
+        Args:
+            num_ranks: number of ranks of the pipeline.
+            options: text after this number: `gpipe`, `1f1b+8` (with 8 microbatches) or nothing.
 
         Raises:
             ValueError: `options` does not name a schedule, or its number of microbatches is no number.
@@ -103,13 +107,13 @@ class Pipeline:
         return self.num_ranks * self._schedule.stages_per_rank
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Numbers of the stages that a rank of the group runs, ascending."""
+        """Numbers of the stages that a rank of the pipeline runs, ascending."""
         if self._schedule.returns:
             return rank, self.num_stages - 1 - rank
         return tuple(range(rank, self.num_stages, self.num_ranks))
 
     def __str__(self) -> str:
-        """Text of schedule and microbatches, as in `--parallel`; empty for the default."""
+        """Text of schedule and microbatches in `--parallel`: `+gpipe`, `+1f1b+8`; empty for the defaults."""
         is_usual = self.num_microbatches == self.num_stages
         if is_usual:
             return "" if self.schedule == DEFAULT_SCHEDULE else f"+{self.schedule}"

@@ -15,9 +15,13 @@ _Made = TypeVar("_Made")
 
 
 def from_plain(kind: type[_Made], value: Any) -> _Made:
-    """Makes an object of a type from dictionaries, lists, strings and numbers.
+    """Makes an object of a type from plain values as JSON has them: dictionaries, lists, strings, numbers.
 
-    Keys without a field in the dataclass are ignored, such as totals that only a document has.
+    Keys without a field in the dataclass, such as totals that only a document has, are ignored.
+
+    Args:
+        kind: the type, such as a dataclass or `tuple[int, ...]`.
+        value: the plain values.
 
     Raises:
         ValueError: the value is not of that type, or lacks a field.
@@ -31,7 +35,7 @@ def from_plain(kind: type[_Made], value: Any) -> _Made:
 
 @functools.cache
 def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a kind of type
-    """Function that makes a value of the type `kind` from plain values; cached."""
+    """Returns a function that makes a value of the type `kind` from plain values as JSON has them; cached."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         (only,) = (argument for argument in arguments if argument is not types.NoneType)
@@ -85,7 +89,14 @@ def _dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> tuple[dict[str, Callable[[Any], Any]], frozenset[str]]:
-    """Function that makes each field of a dataclass, by name; and the names of fields without a default."""
+    """Functions that make the fields of a dataclass from plain values, and the fields that are required.
+
+    Args:
+        kind: the dataclass.
+
+    Returns:
+        The function of each field by the field's name, and the names of the fields without a default.
+    """
     hints = typing.get_type_hints(kind)
     known = [each for each in dataclasses.fields(kind) if each.init]
     missing = dataclasses.MISSING

@@ -41,7 +41,11 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """Verdict on how a trial ended; a `TRACED` prediction has no verdict on memory before its replay."""
+    """Verdict on a trial (one measured or predicted run): how it ended.
+
+    A prediction that was only traced is `TRACED`; whether its memory suffices is found by replaying the
+    trace.
+    """
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -54,12 +58,12 @@ class Verdict(StrEnum):
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether a verdict is about memory, as FITS, OOM and THRASH are; other verdicts show no size."""
+        """Whether the verdict says if memory sufficed, as FITS, OOM and THRASH do; others show no size."""
         return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
 
 
 class Probe(StrEnum):
-    """Way to learn how much memory a configuration needs."""
+    """Way to learn how much memory a configuration needs: by prediction, on a card, or on the CPU."""
 
     PREDICT = "predict"
     CUDA = "cuda"
@@ -67,7 +71,11 @@ class Probe(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Origin of a memory size; `emulated` means measured on another, bigger card under a cap."""
+    """Origin of a memory size.
+
+    `emulated` means measured on another, bigger card, whose memory was limited to that of the card in
+    question.
+    """
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -80,15 +88,15 @@ class ScriptCall:
     """Call of a training script: arguments, batch size, folder and launcher.
 
     Attributes:
-        arguments: arguments of its command line, before the one of the batch size.
+        arguments: arguments of its command line, without the one of the batch size.
         batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
-            joined with it.
-        batch_variable: the environment variable that takes the batch size.
+            joined with it. None for none.
+        batch_variable: the environment variable that takes the batch size; None for none.
         batch_name: the constant in the script's code that is the batch size. Without this, `batch_argument`
             and `batch_variable`, the batch size of the script's data loader is changed.
         folder: the current folder of the call.
-        keeps_batch: whether the script keeps its own batch size, which the trial then finds out.
-        keeps_trackers: whether experiment trackers keep logging.
+        keeps_batch: whether the script runs at its own batch size, which the trial then finds out.
+        keeps_trackers: whether experiment trackers, such as wandb, keep logging.
         launcher: the command that starts it, a launcher's name and options; empty without any.
         module: the module's name if it is called as `python -m`; else empty.
     """
@@ -105,11 +113,11 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the data loader's batch size is changed, as no argument, variable or constant is named."""
+        """Whether autofit changes the data loader's batch size, as the script has no other way to set it."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
-        """Arguments of a script's command line for a batch size."""
+        """Command-line arguments with which the script is called to run at a batch size."""
         argument, size = self.batch_argument, str(batch_size)
         if argument is None or self.keeps_batch:
             return [*self.arguments]
@@ -117,7 +125,12 @@ class ScriptCall:
 
     @staticmethod
     def why_not(knobs: Knobs, setup: Setup) -> str | None:
-        """Reason why a script cannot run under a knob setting and a setup; None if it can."""
+        """Reason why a script cannot run under training options and a setup, as text; None if it can.
+
+        Args:
+            knobs: the training options.
+            setup: mode, kind of batches and ranks.
+        """
         attention = knobs.attention if knobs.attention in IMPLEMENTATIONS else Knobs().attention
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo, attention=attention).to_dict()
         misplaced = [
@@ -192,7 +205,10 @@ class WorkloadRef:
 
     @property
     def said_of_samples(self) -> tuple[Any, ...]:
-        """Sample shape, number of classes and task (if any) that a user gave, for a workload's identity."""
+        """Sample shape, number of classes and task that a user gave, as a part of the key of a workload.
+
+        The task is left out if none was given.
+        """
         return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
 
     @classmethod
@@ -217,9 +233,13 @@ _LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
-    """Spec of a trial: one measured or predicted run of one configuration under one memory budget.
+    """Spec of a trial: one measured or predicted run of a workload under one memory budget.
 
     Attributes:
+        workload: reference by which the trial's process loads the workload.
+        batch_size: samples of a batch, on each rank.
+        probe: whether the trial predicts, or measures on a card or on the CPU.
+        knobs: the training options.
         budget_bytes: bytes that the allocator may reserve on CUDA and in predictions, and that the process
             may use on the CPU; None for no limit. With several ranks it holds for each.
         is_own_budget: whether the budget is that of the card that the trial will run on. A CUDA trial under
@@ -228,17 +248,18 @@ class TrialSpec:
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: number of full steps for warm-up, and of the measured steps after them.
         num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
-        num_nodes: machines of a cluster that the ranks are spread over evenly; has no effect where all ranks
-            run on one machine.
-        deadline_seconds: time after which the trial's whole process group, of all ranks, is killed.
+        num_nodes: number of machines that the ranks of a measured trial are spread over evenly; 1 if all run
+            on this machine.
+        deadline_seconds: time after which all processes of the trial, of all ranks, are killed.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
             several times as often, even while an operator runs for hours; it is only silent if code holds the
             interpreter's lock or if the process is stopped.
-        conv_plan: layers with their convolution algorithms, for `mixed`; other layers use the backend's.
+        conv_plan: for the convolution algorithm `mixed`: pairs of a layer and its algorithm; other layers
+            use the backend's.
         with_follow_up: whether evaluation and checkpoint follow the steps, and on the CPU a profiled step.
         with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.
         with_calls: whether the trace also has the operators that ran, and the stacks of allocations.
-        with_alike_ranks: whether the trace also lists the groups of alike ranks.
+        with_alike_ranks: whether the trace also lists groups of ranks that hold and do the same.
         turned: places (`file:line:function`) of a prediction where a branch on an unknown value takes the
             less likely way.
     """
@@ -336,7 +357,7 @@ class Heartbeat:
     Attributes:
         phase: phase of the trial: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
             `checkpoint`, `allocator peak`, `prediction`.
-        num_steps_done: as in `TrialOutcome`.
+        num_steps_done: number of optimizer steps (forward passes, if nothing is trained) completed so far.
         device: device that the trial runs on, once known.
     """
 
@@ -357,13 +378,13 @@ class Peaks:
     """Peak memory of some steps by four measures, each None if it was not measured.
 
     Attributes:
-        allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
-            None if the profiler gave none).
+        allocated_bytes: bytes of live blocks of PyTorch's allocator. On the CPU they are those of one further
+            step, as PyTorch's profiler saw it; None if it saw none.
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
-        device_bytes: bytes that the system charges the process: CUDA, reserved + context as NVML or
-            cudaMemGetInfo sees it; CPU, the peak resident set.
-        private_bytes: CPU only: private writable memory, which the process's limit counts; pages that were
-            never written to are part of it.
+        device_bytes: bytes that the system charges the process. On CUDA these are reserved memory and
+            context, as NVML or cudaMemGetInfo sees them; on the CPU the peak resident set.
+        private_bytes: private writable memory, which the process's limit counts, written to or not (CPU
+            only).
     """
 
     allocated_bytes: int | None = None
@@ -378,7 +399,8 @@ class RankPeaks:
 
     Attributes:
         rank: number of the rank, from 0.
-        peaks: the largest peaks of all that the rank ran; unknown if it was ended because of another rank.
+        peaks: the largest peaks over all steps of the rank; all None if it was ended because another rank had
+            failed.
     """
 
     rank: int
@@ -408,25 +430,31 @@ class TrialError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """Result of a trial: its verdict, peaks, and the conditions it ran under.
+    """Outcome of a trial (one measured or predicted run): verdict, peaks, and the conditions it ran under.
 
     Attributes:
+        verdict: how the trial ended, such as `FITS` or `OOM`.
+        evidence: whether the sizes are measured, and how, or predicted.
+        device: device that the sizes are of.
+        batch_size, knobs: batch size and training options that ran.
         first_step, steady: peaks of the first step, and of the steps after the warm-up.
         evaluation, checkpoint: peaks of the evaluation step and of the checkpoint that follow
             the steps of a measured training.
         phase: phase in which the trial ended, as in `Heartbeat`; empty if it completed.
         num_steps_done: number of optimizer steps (train) or forward passes (infer) that really ran.
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
-        context_bytes: device memory outside the allocator, after the steps.
-        step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
-        conv_cost: in a prediction, the time of all convolutions relative to the backend's own choice.
+        context_bytes: device memory outside the allocator, after the steps; None if it is not known.
+        step_seconds: median duration of a step after the warm-up, which accumulates `Knobs.num_passes`
+            batches.
+        conv_cost: in a prediction, the time of all convolutions, relative to the time with the backend's
+            default algorithm.
         environment: conditions of the trial: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction, see `autofit_workers.spec.trace`.
         log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
         sources: in a prediction, the user's own files that its process used, path → digest; see
             `autofit_workers.process.sources`.
         parallel: parallelism of the ranks that ran together, as in `--parallel`; empty for a single process.
-        rank: rank that all values above are of: the one that decided the verdict; if all fit, the one with
+        rank: rank whose values these are: the one that decided the verdict; if all fit, the one with
             the largest peak.
         ranks: the peaks of all ranks.
     """
@@ -462,7 +490,7 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """Largest peaks by measure, over first step, steady steps, evaluation and checkpoint."""
+        """Largest peak of each measure over first step, steady steps, evaluation and checkpoint."""
         stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
         columns = ([getattr(stretch, kind) for stretch in stretches] for kind in Peaks.__slots__)
         return Peaks(
@@ -476,7 +504,10 @@ class TrialOutcome:
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """Peak bytes to compare with the budget: reserved; on the CPU the larger of resident and private."""
+        """Peak bytes to compare with the budget; None if they were not measured.
+
+        On a card they are the reserved bytes, on the CPU the larger of resident and private memory.
+        """
         peaks = self.peaks
         if self.device.kind != "cpu":
             return peaks.reserved_bytes

@@ -49,8 +49,8 @@ class Parallel:
     Attributes:
         degrees: pairs of a kind of parallelism and the number of ranks that share the work by it, in
             the order of `MESH`; the product is the number of ranks. Empty for a single process.
-        pipeline: schedule and microbatches, if there are stages; else None.
-        offloads_shards: whether the host keeps the shards of `fully_shard`, by its `CPUOffloadPolicy`.
+        pipeline: schedule and microbatches of pipeline parallelism; None without it.
+        offloads_shards: whether `fully_shard` keeps the shards in host memory, by its `CPUOffloadPolicy`.
 
     Raises:
         ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
@@ -92,7 +92,7 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads the text of `--parallel`, such as `hsdp:2x4`; one rank is a single process.
+        """Parses the text of `--parallel`, such as `hsdp:2x4`; a text for one rank gives a single process.
 
         Raises:
             ValueError: `text` names no known kind, or no number of ranks.
@@ -122,19 +122,25 @@ class Parallel:
 
     @classmethod
     def of(cls, degrees: Iterable[tuple[str, int]]) -> Self:
-        """Parallelism with the degrees `degrees`; a pipeline gets its default schedule and microbatches."""
+        """Makes the parallelism from pairs of a kind and its number of ranks.
+
+        A pipeline gets its default schedule and number of microbatches.
+        """
         degrees = tuple(degrees)
         stages = dict(degrees).get(PP)
         return cls(degrees=degrees, pipeline=None if stages is None else Pipeline.parse(stages, ""))
 
     @classmethod
     def of_script(cls, num_ranks: int) -> Self:
-        """Parallelism of a script's own ranks."""
+        """Parallelism of a script that a launcher starts as several ranks, and that shares out the work."""
         return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Parallelism parsed from its name in documents; an empty text stands for a single process."""
+        """Parses the name that documents such as traces and estimates have for a parallelism.
+
+        It is the text of `--parallel`, `script:8` for the ranks of a script, or empty for a single process.
+        """
         kind, _, number = text.partition(":")
         if kind == SCRIPT and number.isdecimal():
             return cls.of_script(int(number))
@@ -142,7 +148,7 @@ class Parallel:
 
     @property
     def name(self) -> str:
-        """Name of the parallelism in documents, which `named` parses; empty for a single process."""
+        """Name of the parallelism in documents such as traces, read by `named`; empty for one process."""
         return str(self) if self else ""
 
     @property
@@ -155,12 +161,15 @@ class Parallel:
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """Number of ranks in each dimension of the mesh; empty for a single process."""
+        """Number of ranks in each dimension of the device mesh, one dimension for each kind of parallelism.
+
+        Empty for a single process.
+        """
         return () if self.is_one_process else tuple(degree for _, degree in self.degrees)
 
     @property
     def members(self) -> str:
-        """Plural noun for the members of the parallelism: `cards` of one process, or `ranks`."""
+        """Plural noun for messages: `cards` if all belong to one process, else `ranks`."""
         return "cards" if self.is_one_process else "ranks"
 
     @property
@@ -170,25 +179,26 @@ class Parallel:
 
     @property
     def is_one_process(self) -> bool:
-        """Whether the ranks are cards of one process, which exchanges nothing with others."""
+        """Whether a single process runs the layers on several cards, with no ranks that communicate."""
         return not all(kind.has_processes for kind in self._kinds)
 
     @property
     def num_replicas(self) -> int:
-        """Number of ranks with batches of their own; ranks of a pipeline or of context parallelism share one.
+        """Number of different batches that the ranks train on at a time.
 
-        For a script the number is unknown and counted as one.
+        Ranks of one pipeline, of tensor parallelism or of context parallelism share a batch. For a script the
+        number is unknown and counted as one.
         """
         return math.prod(degree for kind, degree in self.degrees if not PARALLEL_KINDS[kind].shares_batches)
 
     @property
     def num_batches(self) -> int:
-        """Number of batches that all ranks pass through the model at once, each microbatch counted."""
+        """Number of batches that all ranks pass through the model at a time; microbatches count singly."""
         return self.num_replicas * self.num_microbatches
 
     @property
     def num_microbatches(self) -> int:
-        """Number of microbatches of the batch size that a rank gets at once; 1 without pipeline stages."""
+        """Number of microbatches, each of the batch size, that a pipeline runs in a step; 1 without one."""
         return 1 if self.pipeline is None else self.pipeline.num_microbatches
 
     @property
@@ -198,24 +208,28 @@ class Parallel:
 
     @property
     def shards(self) -> bool:
-        """Whether ranks hold parts of parameters or of samples; true for `fsdp1+no-shard` too."""
+        """Whether each rank holds only a part of the parameters, or of each sample.
+
+        True for `fsdp1+no-shard` too, although each of its ranks holds all parameters.
+        """
         return any(kind.shards for kind in self._kinds)
 
     @property
     def is_told(self) -> bool:
-        """Whether a trace names the kind of parallelism, because the number of ranks alone is not enough."""
+        """Whether a trace has to name the parallelism; for `ddp:N` alone the number of ranks is enough."""
         return self.shards or self.is_one_process
 
     @property
     def has_ddp(self) -> bool:
-        """Whether DistributedDataParallel exchanges gradients of parameters that nothing shards."""
+        """Whether DistributedDataParallel wraps the model, to average gradients of unsharded parameters."""
         return self.degree(DDP) > 1 or (self.degree(CP) > 1 and self.degree(FSDP) == 1)
 
     def autocasts(self, *, adapted: bool) -> bool:
-        """Whether steps of mixed precision run in autocast; false if the sharding casts itself.
+        """Whether steps of mixed precision run under autocast; false if the sharding itself casts parameters.
 
-        With an adapter both are needed if the kind leaves inputs as they are: peft casts the inputs of its
-        layers to the type of the weights it finds, which between two passes are shards in float32.
+        With an adapter both may be needed, because some kinds of sharding do not cast the inputs of its
+        layers. peft casts these inputs to the type of the weights it finds, which between two passes are
+        shards in float32.
 
         Args:
             adapted: whether the model has an adapter.
@@ -224,27 +238,27 @@ class Parallel:
 
     @property
     def fsdp1(self) -> FirstFsdp | None:
-        """Options of sharding by `FullyShardedDataParallel`; None for other kinds of parallelism."""
+        """Sharding by `FullyShardedDataParallel`, PyTorch's first FSDP; None for other parallelism."""
         return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     @property
     def zero(self) -> Zero | None:
-        """Options of sharding by DeepSpeed's ZeRO; None for other kinds of parallelism."""
+        """Sharding by DeepSpeed's ZeRO; None for other kinds of parallelism."""
         return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
     @property
     def offloads(self) -> bool:
-        """Whether the host keeps optimizer states, parameters or gradients of a rank."""
+        """Whether host memory keeps optimizer states, parameters or gradients that the card would hold."""
         wholes = (self.fsdp1, self.zero)
         return self.offloads_shards or any(each is not None and each.offloads for each in wholes)
 
     @property
     def can_be_measured(self) -> bool:
-        """Whether trials can run the ranks together; if not, they can only be predicted."""
+        """Whether autofit can run the ranks together; if not, it can only predict them."""
         return not self.offloads and all(kind.can_be_measured for kind in self._kinds)
 
     def place(self, rank: int) -> dict[str, int]:
-        """Coordinates of a rank in the mesh: its number in each dimension, by kind of parallelism."""
+        """Coordinates of a rank in the device mesh: its number in each dimension, by kind of parallelism."""
         found = {}
         for kind, degree in reversed(self.degrees):
             rank, found[kind] = divmod(rank, degree)
@@ -253,7 +267,7 @@ class Parallel:
         return found
 
     def replica(self, rank: int) -> int:
-        """Number of the replica that a rank belongs to, from 0 to `num_replicas` - 1."""
+        """Number of the batch, from 0 to `num_replicas` - 1, that a rank trains on; ranks may share one."""
         place, found = self.place(rank), 0
         for kind, degree in self.degrees:
             if not PARALLEL_KINDS[kind].shares_batches:
@@ -261,7 +275,7 @@ class Parallel:
         return found
 
     def degree(self, kind: str) -> int:
-        """Number of ranks that share the work by a kind of parallelism; 1 if none do."""
+        """Number of ranks that share the work by a kind of parallelism; 1 if it is not used."""
         return dict(self.degrees).get(kind, 1)
 
     def __bool__(self) -> bool:
@@ -269,7 +283,7 @@ class Parallel:
         return bool(self.degrees)
 
     def __str__(self) -> str:
-        """Text of `--parallel`, which `parse` reads; `ddp:1` for a single process."""
+        """Text as `--parallel` takes it; `ddp:1` for a single process."""
         replicas = self.degree(REPLICATE)
         said = (
             (f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree))
@@ -319,17 +333,18 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Setup of a workload beside its knobs: mode, batches, ranks and permissions.
+    """Setup of a workload beside its training options: mode, batches, ranks and permissions.
 
     Attributes:
         mode: `train`, `infer`, `generate`, or None for the workload's own mode.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, if the workload
             makes both kinds.
-        parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: rank that is predicted, None for the one that needs the most; without a `parallel`, one of those
-            that a script's launcher starts.
-        nonzero_share: assumed share, from 0 to 1, of its elements that a mask of unknown values selects in a
-            prediction.
+        parallel: how several ranks share the work. A prediction is for one of them, a measured trial runs all
+            of them together.
+        rank: rank that is predicted; None for the one that needs the most memory. If `parallel` is empty, it
+            is one of the ranks that a script's launcher starts.
+        nonzero_share: share of its elements, from 0 to 1, that a boolean mask is assumed to select in a
+            prediction, which does not know the mask's values.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
         allows_subprocesses: whether a workload that is predicted may start processes on a machine where no
@@ -377,7 +392,7 @@ class Setup:
         return self.batch_kind == WORST
 
     def with_other_batches(self) -> Self:
-        """Setup with worst batches in place of typical ones, or typical in place of worst ones."""
+        """Copy with the other kind of batches: the largest that the data can make, or typical ones."""
         return dataclasses.replace(self, batch_kind=TYPICAL if self.is_worst_case else WORST)
 
     @classmethod

@@ -69,23 +69,26 @@ _OBEYED = re.compile(
 
 
 def shown(text: str) -> str:
-    """Text without secrets, and with control characters escaped."""
+    """Text that is safe to show: without secrets, and with control characters escaped."""
     return redacted(visible(text))
 
 
 def brief(text: str) -> str:
-    """Safe text in one line of at most `LONGEST` characters, for use inside a message."""
+    """Text that is safe to show inside a message: one line of at most `LONGEST` characters."""
     line = " ".join(shown(text[: 16 * LONGEST]).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def brief_error(error: BaseException) -> str:
-    """Name of an exception and the first line of its text, as `brief` shortens texts."""
+    """Name of an exception and the first line of its text, shortened and made safe to show."""
     return brief(in_short(error))
 
 
 def visible(text: str) -> str:
-    r"""Text with escapes such as `\u001b` for controls; colours are removed, `\r` ends a line."""
+    r"""Text with escapes such as `\u001b` for control characters, and without colours.
+
+    A carriage return becomes a line end.
+    """
     if text.isascii() and text.isprintable():
         return text
     text = _LINE_END.sub("\n", _COLOUR.sub("", text))
@@ -93,9 +96,9 @@ def visible(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Text with `***` for passwords, tokens and other secrets of URLs and assignments.
+    """Text with `***` for passwords, tokens and other secrets in addresses and assignments (`key=…`).
 
-    It rather removes too much than too little: a text that is no valid URL may be a misspelt one.
+    In doubt it removes text: one that is no valid URL may be a misspelt one.
     """
     lower = text.lower()
     if not any(sign in lower for sign in _SIGNS):
@@ -107,7 +110,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_place(place: str) -> str:
-    """Address with `***` for its secret, which may have white space in it."""
+    """Address, such as a database's URL, with `***` for its secret, even if that contains white space."""
     return _redacted_run(place)
 
 
@@ -125,7 +128,10 @@ def _redacted_run(run: str) -> str:
 
 
 def _without_login(run: str) -> str:
-    """Address as `user:***@host`; masks up to the last `@`, as a password may contain `@`."""
+    """Address with its password masked: `user:***@host`.
+
+    It masks up to the last `@`, as a password may contain `@`.
+    """
     authority = _AUTHORITY.search(run)
     at = run.rfind("@")
     if authority is None:
@@ -143,7 +149,12 @@ def _without_login(run: str) -> str:
 
 
 def _without_misplaced(run: str, begin: int) -> str:
-    """Masks the password of `user:password/name`, an address that lacks its host."""
+    """Address with the password masked where the host was forgotten: `user:***/name`.
+
+    Args:
+        run: the address.
+        begin: index at which the user's name begins.
+    """
     colon = run.find(":", begin)
     if colon < 0 or "/" in run[begin:colon] or "[" in run[begin:colon]:
         return run
@@ -154,7 +165,7 @@ def _without_misplaced(run: str, begin: int) -> str:
 
 
 def _without_values(run: str) -> str:
-    """Masks the values of secret parameters up to the next `&`: `?name=***`."""
+    """Text with the values of secret parameters masked, each up to the next `&`: `?name=***`."""
     kept, done = [], 0
     for found in _PARAMETER.finditer(run):
         names = _OF_URLS if found[1] else _OF_TEXTS

@@ -13,37 +13,41 @@ from enum import StrEnum
 
 
 class Vendor(StrEnum):
-    """Maker of a card, which decides its libraries: cuDNN and cuBLAS, or MIOpen and hipBLAS; oldest first."""
+    """Maker of a card, which decides its libraries: cuDNN and cuBLAS, or MIOpen and hipBLAS.
+
+    The order is that in which architectures of different vendors are sorted.
+    """
 
     NVIDIA = "NVIDIA"
     AMD = "AMD"
 
     @property
     def facts(self) -> Facts:
-        """Names of the vendor's libraries, and how much is known of steps on its cards."""
+        """Names of the vendor's libraries, and how much autofit knows of steps on its cards."""
         return _FACTS[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Names of a vendor's libraries and tools, and how much is known of steps on its cards.
+    """Names of a vendor's libraries and tools, and how much autofit knows of steps on its cards.
 
     Attributes:
         architectures: pattern of the names of its architectures, with the number as its group.
-        number_base: base that this number is written in.
+        number_base: base in which the number in these names is written.
         seller_words: words of its brands in lower case, which names of cards may leave out.
-        context: name of what a process holds on a card outside PyTorch's allocator.
+        context: name of the memory that a process holds on a card outside PyTorch's allocator.
         communicator: its library for collectives.
         memory_tool: the tool that shows the card memory of a process.
-        has_capability: whether numbers of architectures are CUDA's compute capabilities.
-        planned_since: the first architecture, by number, whose convolution plans are known; None where
-            those of none are.
+        has_capability: whether the numbers of its architectures are CUDA's compute capabilities.
+        planned_since: the first architecture, by number, whose convolution plans are known; None if those of
+            none are.
         knows_times: whether times of operators and steps are known.
         knows_servers: whether the memory of language models' servers is known.
-        queued_launches: launches of a stream that the driver has room for; None where it is not known.
-        residual_cards: name by which all its cards share residuals; None where each generation has its own.
+        queued_launches: number of launches of a stream that the driver can queue; None if it is not known.
+        residual_cards: name under which the errors of past predictions are kept for all its cards together;
+            None if each generation has its own.
         spanned_libraries: libraries whose workspaces are known only as ranges, in words; empty if none.
-        unknown_convolutions: why convolutions left to its library cannot be predicted; None where they can.
+        unknown_convolutions: why convolutions left to its library cannot be predicted; None if they can.
         unknown_operators: why a step with an operator cannot be predicted, by a part of the operator's name.
     """
 
@@ -65,7 +69,7 @@ class Facts:
 
     @property
     def predicts_every_step(self) -> bool:
-        """Whether no operator keeps a step from being predicted."""
+        """Whether every step can be predicted on the vendor's cards, whatever its operators."""
         return self.unknown_convolutions is None and not self.unknown_operators
 
 

@@ -30,7 +30,7 @@ _LAST_WITH_OLDER = "2.14"
 
 
 def wheel_for(capability: int, version: str) -> str | None:
-    """Text that names a PyTorch wheel with kernels for a card; None if PyPI's wheel has them.
+    """Text that names a PyTorch wheel with kernels for a card; None if the wheel on PyPI has them.
 
     Args:
         capability: compute capability of the card, 61 for 6.1.
@@ -47,7 +47,7 @@ def wheel_for(capability: int, version: str) -> str | None:
 
 
 def release_of(version: str) -> str:
-    """Release of PyTorch that a version belongs to.
+    """Release of PyTorch, such as `2.13`, that a version such as `2.13.0+cpu` belongs to.
 
     Raises:
         ValueError: `version` does not begin with two numbers joined by a dot.
@@ -59,7 +59,11 @@ def release_of(version: str) -> str:
 
 
 def parse_release(version: str) -> tuple[int, int]:
-    """Release as a pair of numbers: (2, 13) for `2.13.0+cpu`; raises as `release_of` does."""
+    """Release of PyTorch as a pair of numbers: (2, 13) for `2.13.0+cpu`.
+
+    Raises:
+        ValueError: `version` does not begin with two numbers joined by a dot.
+    """
     major, minor = release_of(version).split(".")
     return int(major), int(minor)
 

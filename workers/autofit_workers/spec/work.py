@@ -22,12 +22,13 @@ class ConvPass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """Pass of a convolution, whose workspace is computed when the trace is replayed.
+    """Forward pass of a convolution, or one of the two gradients of its backward pass.
 
-    A trace has no size for the workspace, because it depends on the algorithm, on the card and, other than a
-    polynomial, on the batch size.
+    A trace has no size for its workspace, which is computed when the trace is replayed: it depends on the
+    algorithm, on the card and, not as a polynomial, on the batch size.
 
     Attributes:
+        conv_pass: which of the passes it is.
         input_shape, weight_shape, output_shape: N×C×spatial, K×C/groups×filter, N×K×spatial (the
             shapes of the forward convolution, in every pass; a transposed convolution is the
             dgrad of the convolution that has its output as input).
@@ -50,7 +51,7 @@ class Convolution:
     transposed: bool = False
 
     def of_samples(self, num_samples: int) -> Self:
-        """Convolution of the same layer with `num_samples` samples."""
+        """Convolution pass of the same layer with another number of samples."""
         return dataclasses.replace(
             self,
             input_shape=(num_samples, *self.input_shape[1:]),
@@ -61,7 +62,8 @@ class Convolution:
 class Layout(StrEnum):
     """Order of a tensor's elements in memory.
 
-    `TRANSPOSED` has its last two dimensions exchanged; `STRIDED` is any other order, or has gaps.
+    `TRANSPOSED` is contiguous but for an exchange of the last two dimensions; `STRIDED` is any other order,
+    or has gaps.
     """
 
     CONTIGUOUS = "contiguous"
@@ -78,7 +80,7 @@ class Operand:
         shape: shape of the tensor.
         dtype: PyTorch's name of its type, without `torch.`.
         layout: order of its elements in memory.
-        repeated: dimensions along which all elements are one element in memory, as `expand` makes them.
+        repeated: dimensions in which all elements are the same element in memory (stride 0, by `expand`).
     """
 
     shape: tuple[int, ...]
@@ -92,7 +94,7 @@ class Operand:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that have to be read; an element that `expand` repeats is read once."""
+        """Bytes that a kernel has to read; an element that `expand` repeats is read once."""
         kept = (size for place, size in enumerate(self.shape) if place not in self.repeated)
         return math.prod(kept) * ELEMENT_BYTES.get(self.dtype, 4)
 
@@ -102,8 +104,8 @@ class Group:
     """Group of ranks that take part in a collective.
 
     Attributes:
-        num_ranks: ranks of the group.
-        stride: distance from each rank to the next, in the numbering of all ranks.
+        num_ranks: number of ranks of the group.
+        stride: difference between the numbers of one rank and the next in the group.
     """
 
     num_ranks: int
@@ -112,16 +114,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operator call by name, inputs, outputs and flags, from which its time is predicted.
+    """Operator call by name, inputs, outputs and flags: all from which its time is predicted.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
         inputs, outputs: its tensors on the device, lists flattened. A result in place is both.
         convolutions: convolution passes that it computes: one, or several in backward; empty for others.
-        flags: other facts that decide which kernel runs, `pointwise`, `causal`, `training`, or
-            `transfer` of a copy between the device and the host.
-        group: ranks that take part in a collective, else None; the inputs are the tensors that this rank
-            gives, the outputs those that it gets.
+        flags: other facts that decide which kernel runs: `pointwise`, `causal`, `training`, or
+            `transfer` for a copy between the device and the host.
+        group: ranks that take part in a collective; the inputs are then the tensors that this rank gives,
+            the outputs those that it gets. None for other operators.
     """
 
     operator: str
@@ -137,11 +139,12 @@ class WorkCall:
     """Call of an operator in the last traced step.
 
     Attributes:
-        work: work of the call.
+        work: the operator with its tensors.
         module: path of the module that ran it, as in `Allocation`.
         position: number of the trace's events before it.
-        num_views: operators since the last call with work, which cost time on the host only.
-        stream: stream that it was given to; 0 is the default one. A collective that is not waited for at
+        num_views: number of operators since the last `WorkCall` that launch nothing, such as views; they cost
+            time on the host only.
+        stream: stream that it was launched on; 0 is the default one. A collective that is not waited for at
             once has a stream of its group's own.
         after: calls of other streams that have to be done before it begins, each as its distance in calls
             back from this one. A call before the first one of the step is over already.
@@ -178,9 +181,12 @@ def to_document(
     convolution_index: Callable[[Convolution], int],
     string_index: Callable[[str], int],
 ) -> dict[str, Any]:
-    """JSON document of the calls: tables and rows of numbers, as steps repeat the same work often.
+    """JSON document of a step's operator calls.
+
+    It has tables of distinct operators and rows of numbers, because steps repeat the same work often.
 
     Args:
+        calls: the calls.
         convolution_index, string_index: return the index of a value in the trace's document, where each
             distinct convolution and string is written once.
     """

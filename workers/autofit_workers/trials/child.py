@@ -35,7 +35,13 @@ from autofit_workers.trials.outcomes import UNKNOWN, without_answer
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
-    """Reads trial specs, one JSON line each, and writes an outcome for each, until an empty line comes."""
+    """Runs the trials whose specs arrive, one JSON line each, and answers each with its outcome's JSON.
+
+    It ends when an empty line comes.
+
+    Args:
+        specs_fd, outcomes_fd: file descriptors that specs are read from and outcomes are written to.
+    """
     specs = received(specs_fd, outcomes_fd)
     with importing(), suppress(ImportError):  # `answer` reports it once there is a trial to answer
         import torch  # noqa: F401 - imported while the supervisor prepares
@@ -45,7 +51,7 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
 
 
 def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
-    """Sends an outcome to the supervisor, then ends this process, its script and its child processes.
+    """Sends an outcome to the supervisor, then ends this process with its script and all child processes.
 
     No exit handler of the script runs, and no thread of it is waited for.
     """
@@ -57,12 +63,15 @@ def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
 def answer(
     text: str, report: Report = unheard, conclude: Callable[[TrialOutcome], None] | None = None
 ) -> TrialOutcome:
-    """Runs the trial that a spec's JSON describes; returns its outcome, also for every error of its workload.
+    """Runs the trial that a spec's JSON describes, and returns its outcome.
+
+    Errors, of the spec or of the workload, become outcomes too.
 
     Args:
+        text: the JSON of a `TrialSpec`.
         report: called for every phase of the trial.
-        conclude: called with the outcome of a script that was predicted or cannot be ended otherwise; sends
-            the outcome in place of the caller, and ends the process.
+        conclude: for a script that was predicted or cannot be ended otherwise: called with its outcome, sends
+            it in place of the caller, and ends the process. None to return every outcome.
     """
     try:
         spec = TrialSpec.from_json(text)
@@ -138,7 +147,7 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _refused(message: str) -> TrialOutcome:
-    """Outcome `FAILED` for a text that is not a trial spec; its batch size and device are unknown."""
+    """Outcome `FAILED` for a text that is no readable trial spec; its batch size and device are unknown."""
     return TrialOutcome(
         verdict=Verdict.FAILED,
         evidence=Evidence.PREDICTED,

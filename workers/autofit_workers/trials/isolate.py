@@ -55,7 +55,7 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def environment_of(spec: TrialSpec) -> dict[str, str]:
-    """Environment variables that a trial's process gets in addition to the supervisor's."""
+    """Environment variables that a trial's process gets on top of those of the process that starts it."""
     if spec.probe is Probe.PREDICT:
         return NO_GPU | (ONE_THREAD if spec.workload.kind == "script" else {})
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
@@ -66,7 +66,11 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
 
 
 def _allocator_variables(allocator: str) -> dict[str, str]:
-    """Environment variables of the allocator's settings, under both names that PyTorch reads."""
+    """Environment variables that set the CUDA allocator, under both names that PyTorch reads.
+
+    Args:
+        allocator: a value of the option `--allocator`, such as `max_split:128`.
+    """
     settings = allocator_conf(allocator)
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
     return dict.fromkeys(names, settings)
@@ -77,7 +81,10 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def ended_by(stop: threading.Event) -> Iterator[None]:
-    """Context manager in which setting `stop` ends this thread's trials: `run` then raises `StoppedError`."""
+    """Context manager in which setting `stop` ends the trials that this thread runs.
+
+    `Child.run` then raises `StoppedError`.
+    """
     token = _stop.set(stop)
     try:
         yield
@@ -86,7 +93,10 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
 
 
 def require_wanted() -> None:
-    """Raises `StoppedError` if the `stop` event of the surrounding `ended_by` block is set."""
+    """Raises `StoppedError` if the event of the surrounding `ended_by` block is set.
+
+    The trial is then not wanted any more.
+    """
     if (stop := _stop.get()) is not None and stop.is_set():
         raise StoppedError
 
@@ -102,7 +112,8 @@ class Child:
 
     Args:
         environment: variables set for the process, on top of a copy of this process's own.
-        inherited, of_script: see `ChildProcess`.
+        inherited: file descriptors of this process that it gets, under the same numbers.
+        of_script: whether it runs a script, and so gets a scratch folder for the script's files.
 
     Attributes:
         start_seconds: seconds from the start of the process to its first trial.
@@ -126,10 +137,10 @@ class Child:
         self.start_seconds = self.busy_seconds = 0.0
 
     def start(self, permissions: Permissions | None = Permissions()) -> None:  # noqa: B008 - frozen
-        """Starts a process and returns at once: its import of torch overlaps other work.
+        """Starts the process and returns at once, so that its import of torch overlaps other work.
 
         Args:
-            permissions: permissions of predictions in it; None for a process that measures.
+            permissions: what predicted workloads may do in it; None for a process that measures.
 
         Raises:
             OSError: the system refuses another process.
@@ -139,11 +150,11 @@ class Child:
 
     @property
     def is_started(self) -> bool:
-        """Whether a process was started, which may still be starting."""
+        """Whether a process was started; it may still be importing torch."""
         return self._process is not None
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
-        """Runs a trial and returns its outcome, also if its process dies or exceeds its deadline.
+        """Runs a trial and returns its outcome; a process that dies or exceeds the deadline gives one too.
 
         The deadline includes the start of the process, but not the wait for another trial to end.
         """
@@ -215,7 +226,12 @@ class Child:
         return outcome
 
     def _count(self, process: ChildProcess, supervision: Supervision) -> None:
-        """Adds the time of a finished trial to `start_seconds` and `busy_seconds`."""
+        """Adds the duration of a finished trial to `start_seconds` and `busy_seconds`.
+
+        Args:
+            process: the process that ran it.
+            supervision: has the time of its first heartbeat, which ends the start of the process.
+        """
         if not self._is_asked:
             self._is_asked = True
             self.start_seconds = supervision.first_heard - process.begin
@@ -246,7 +262,14 @@ _ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProce
 
 
 def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
-    """Outcome of a trial whose process sent no outcome, with the phase of its last heartbeat."""
+    """Outcome of a trial whose process sent none, with phase and steps from its last heartbeat.
+
+    Args:
+        spec: the trial.
+        error: error that ended the wait for the outcome.
+        death: how the process ended: name of a signal, or exit code.
+        supervision: has the process's last heartbeat.
+    """
     outcome = _ending(spec, error, death, supervision)
     beat = supervision.last_beat
     return dataclasses.replace(
@@ -284,7 +307,13 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
 
 
 def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
-    """Message that says why the supervisor ended a trial."""
+    """Message that says why the supervisor ended a trial, and what to do.
+
+    Args:
+        spec: the trial.
+        error: the supervisor's reason.
+        where: clause with the phase of the trial's last heartbeat.
+    """
     if isinstance(error, TooManyProcessesError):
         return f"the workload starts ever more processes ({error}; {where}): find what starts them"
     if isinstance(error, HungError):
@@ -299,6 +328,11 @@ def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcom
     """Outcome of a trial that ran out of host memory: `OOM` if measured, `LOST` if predicted.
 
     The host memory that a prediction takes does not show how much memory the workload needs.
+
+    Args:
+        spec: the trial.
+        reason: how it was found out, in words.
+        where: clause with the phase of the trial's last heartbeat.
     """
     if spec.probe is Probe.PREDICT:
         message = (

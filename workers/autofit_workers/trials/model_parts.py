@@ -23,7 +23,7 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 
 class PartsFailedError(Exception):
-    """Listing a model's parts failed: the model could not be built, or the process that builds it died.
+    """A model's parameters could not be listed: building it failed, or the process that builds it died.
 
     Attributes:
         error: the failure, in words for a user; None if the process died or took too long.
@@ -36,6 +36,10 @@ class PartsFailedError(Exception):
 
 def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
     """Parameters of a model of transformers, and entries of its configuration.
+
+    Args:
+        workload: reference that names the model.
+        deadline_seconds: longest time that building the model may take.
 
     Raises:
         PartsFailedError: there is no such model, or the process failed.
@@ -58,7 +62,11 @@ def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
 
 
 def _parts(answer: Any) -> ModelParts:
-    """Model parts, parsed from the process's answer; raises `ValueError` if the answer is malformed."""
+    """Model parts, parsed from the answer of the process that built the model.
+
+    Raises:
+        ValueError: the answer is malformed.
+    """
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

@@ -28,9 +28,14 @@ def without_answer(
     device: Device | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> TrialOutcome:
-    """Outcome, with `verdict` and `error`, of a trial that did not show how much memory is needed.
+    """Outcome of a trial that did not show how much memory is needed, such as a failed one.
 
-    Without a `device`, the outcome names the device as far as the supervisor knows it.
+    Args:
+        spec: the trial.
+        verdict: how it ended.
+        error: the reason, for the user; None for none.
+        device: device that it ran on; None for what is known of it without the trial.
+        environment: conditions of the trial, by name.
     """
     return TrialOutcome(
         verdict=verdict,
@@ -44,10 +49,10 @@ def without_answer(
 
 
 def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
-    """`outcome` itself, or an outcome `INVALID` if its configuration differs from that of `spec`.
+    """Returns `outcome`, or one with the verdict `INVALID` if it is of another configuration than `spec`.
 
-    A size is called measured only if exactly that configuration ran, whatever a worker did with the
-    spec. An outcome that is not about memory stays as it is.
+    A size is called measured only if exactly the batch size, options and ranks of the spec ran, whatever a
+    worker did with the spec. An outcome that is not about memory is returned as it is.
     """
     same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)
     if outcome.was_run:
@@ -66,7 +71,10 @@ def _on(num_ranks: int) -> str:
 
 
 def evidence_sought(spec: TrialSpec) -> Evidence:
-    """Kind of evidence of a trial, by its probe; on CUDA `EMULATED` if the budget is not the card's own."""
+    """Kind of evidence that a trial gives, by its probe (prediction, CUDA or CPU).
+
+    A trial on CUDA under the budget of another card gives `EMULATED`.
+    """
     match spec.probe:
         case Probe.PREDICT:
             return Evidence.PREDICTED

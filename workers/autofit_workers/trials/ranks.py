@@ -49,12 +49,14 @@ _DECISIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Machine that a trial's ranks run on, and the address where all ranks of the trial rendezvous.
+    """Machine that ranks of a trial run on, and the address at which all ranks of the trial meet.
 
     Attributes:
-        node: number of this machine among the machines.
+        num_nodes: number of machines that the ranks run on.
+        node: number of this machine among them.
         address: address of this machine, by which ranks on others reach its ranks.
-        master_address, master_port: address and port of the socket on the machine of rank 0.
+        master_address, master_port: address and port of the socket at which all ranks meet, on the machine of
+            rank 0.
     """
 
     master_port: int
@@ -65,7 +67,7 @@ class Place:
 
 
 def run_ranks(spec: TrialSpec) -> TrialOutcome:
-    """Runs all ranks of one trial on this machine, each in a fresh process; returns the trial's outcome."""
+    """Runs all ranks of a trial on this machine, each in a fresh process, and returns the trial's outcome."""
     begin = time.monotonic()
     with listening(HOST, spec) as listener:
         place = Place(master_port=listener.getsockname()[1])
@@ -75,10 +77,14 @@ def run_ranks(spec: TrialSpec) -> TrialOutcome:
 
 
 def listening(address: str, spec: TrialSpec) -> socket.socket:
-    """Listening socket for the rendezvous of a trial's ranks, on the machine of rank 0.
+    """Listening socket at which the ranks of a trial meet; to be opened on the machine of rank 0.
+
+    Args:
+        address: address of this machine.
+        spec: the trial.
 
     Raises:
-        OSError: there is no such address here.
+        OSError: this machine does not have the address.
     """
     return socket.create_server((address, 0), backlog=spec.num_processes)
 
@@ -90,14 +96,18 @@ def ran_here(
     listener: socket.socket | None,
     ended_elsewhere: threading.Event | None = None,
 ) -> Iterator[list[TrialOutcome | None]]:
-    """Runs the ranks of one machine; yields their outcomes, None for a rank ended because of another's end.
+    """Context manager that runs the ranks of one machine, and yields their outcomes in the order of ranks.
 
-    The processes of ranks that sent their outcome live until the block ends, because ranks on other machines
-    would fail if they ended earlier.
+    The outcome is None for a rank that was ended because another rank had failed. The processes of ranks that
+    sent their outcome live until the block ends, because ranks on other machines would fail if they ended
+    earlier.
 
     Args:
-        listener: socket of the rendezvous; None on other machines than rank 0's.
-        ended_elsewhere: set once a rank of another machine has failed, so that the ranks here cannot end.
+        spec: the trial.
+        place: this machine.
+        listener: socket at which all ranks meet; None on other machines than rank 0's.
+        ended_elsewhere: set once a rank of another machine has failed, so that the ranks here cannot
+            complete; None if all ranks run here.
     """
     num_ranks = spec.num_processes // place.num_nodes
     with ThreadPoolExecutor(num_ranks, thread_name_prefix="autofit-rank") as pool:
@@ -116,15 +126,23 @@ def ran_here(
 
 
 def took_all_steps(outcome: TrialOutcome | None) -> bool:
-    """Whether a rank completed all its steps, so that the other ranks can complete theirs."""
+    """Whether a rank completed all its steps; if it did not, other ranks may wait for it forever.
+
+    Args:
+        outcome: outcome of the rank; None if it was ended because of another rank.
+    """
     return outcome is not None and outcome.verdict in (Verdict.FITS, Verdict.THRASH)
 
 
 def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOutcome:
-    """Outcome of a trial of several ranks: that of the rank with the gravest verdict, then the largest peak.
+    """Outcome of a trial of several ranks, from the outcomes of its ranks.
+
+    It is that of the rank with the gravest verdict, and among those of the rank with the largest peak,
+    together with the peaks of all ranks.
 
     Args:
-        outcomes: outcomes by rank; None for a rank that was ended because of another's end.
+        spec: the trial.
+        outcomes: outcome of each rank; None for a rank that was ended because another had failed.
     """
     ended = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
     rank, decisive = min(
@@ -158,12 +176,14 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
 def variables_of(local_rank: int, num_ranks: int, place: Place, visible: str | None) -> dict[str, str]:
     """Environment variables of one rank: those that torchrun sets, and `CUDA_VISIBLE_DEVICES` for its card.
 
-    Every rank has its card as device 0. NCCL uses direct transfers between cards that are not visible to each
-    other all the same (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
+    Every rank sees its own card as device 0. NCCL nevertheless uses direct transfers between the cards,
+    although each rank sees only one (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
 
     Args:
+        local_rank: number of the rank on this machine.
         num_ranks: number of ranks on all machines.
-        visible: `CUDA_VISIBLE_DEVICES` of all ranks here; None for all cards of the machine.
+        place: this machine.
+        visible: `CUDA_VISIBLE_DEVICES` of this machine; None for all its cards.
     """
     num_local_ranks = num_ranks // place.num_nodes
     cards = [*map(str, range(num_local_ranks))] if visible is None else visible.replace(" ", "").split(",")
@@ -193,7 +213,15 @@ def _child(spec: TrialSpec, local_rank: int, place: Place, listener: socket.sock
 
 
 def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
-    """`GLOO_SOCKET_IFNAME` for the network interface of an address; empty if already set or not found."""
+    """Environment variable by which Gloo uses the network interface that has an address.
+
+    Args:
+        environment: variables that are set already.
+        address: IPv4 address of this machine.
+
+    Returns:
+        `GLOO_SOCKET_IFNAME`; empty if it is set already, or if no interface has the address.
+    """
     if "GLOO_SOCKET_IFNAME" in environment:
         return {}
     name = next((name for _, name in socket.if_nameindex() if _has_address(name, address)), None)
@@ -219,10 +247,14 @@ def _run(child: Child, spec: TrialSpec, over: threading.Event) -> TrialOutcome |
 
 
 def _wait(futures: Sequence[Future[TrialOutcome | None]], ended_elsewhere: threading.Event | None) -> None:
-    """Waits until all ranks have ended, or one rank has failed so that the others cannot end.
+    """Waits until all ranks have ended, or until one has failed, so that the others cannot complete.
+
+    Args:
+        futures: outcomes of the ranks of this machine.
+        ended_elsewhere: set once a rank of another machine has failed; None if all ranks run here.
 
     Raises:
-        StoppedError: nobody wants the trial any more.
+        StoppedError: the trial is not wanted any more.
     """
     pending = set(futures)
     while pending:

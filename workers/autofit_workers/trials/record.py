@@ -98,7 +98,7 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line of the recorder and returns the exit code."""
+    """Runs the command line that records measured trials into a file; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rows_in(path: Path) -> list[Row]:
-    """Rows of a JSON lines file; removes an incomplete last line from the file.
+    """Rows of a JSON lines file of recorded trials; an incomplete last line is removed from the file.
 
     Raises:
         ValueError: the file holds a line that is no row.
@@ -153,7 +153,7 @@ def write_row(write: Callable[[str], object], row: Row) -> None:
 
 
 def device_row() -> Row:
-    """Row with the card's properties as CUDA reports them; reading them creates no CUDA context."""
+    """Row for the file of records with the card's properties; reading them creates no CUDA context."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -174,9 +174,13 @@ def device_row() -> Row:
 
 
 def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
-    """Yields the specs of the trials, the most informative first: every model once before any model twice.
+    """Yields the specs of all trials to record, the most informative first.
 
-    Last come the remaining combinations of precision and convolution policy.
+    Every model comes once before any model comes twice. Last come the remaining combinations of precision and
+    convolution algorithm.
+
+    Args:
+        models: names of built-in workloads.
     """
     rounds = dict.fromkeys((*_ROUNDS, *((_MIDDLE, knobs) for knobs in COMBINATIONS)))
     for size, knobs in rounds:
@@ -191,7 +195,10 @@ def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
 
 
 def applies(model: str, knobs: Knobs) -> bool:
-    """Whether knobs apply to a model: convolution policies other than `cudnn` need convolutions."""
+    """Whether training options have an effect on a model.
+
+    Convolution algorithms other than `cudnn` have none on a model without convolutions.
+    """
     return knobs.conv_algo == "cudnn" or model not in _WITHOUT_CONVOLUTIONS
 
 
@@ -203,12 +210,15 @@ def record(
     run: Callable[[TrialSpec], TrialOutcome] = run,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Runs the planned trials for `seconds` of the clock and yields a row for each measurement or prediction.
+    """Runs the planned trials for some time, and yields a row for each measurement and each prediction.
+
+    Sizes that fit are also predicted at the end.
 
     Args:
         models: names of built-in workloads.
         seconds: seconds after which to stop.
-        earlier: rows of an earlier run on this machine; trials that they settle are not run again.
+        earlier: rows of an earlier run on this machine; trials that ended conclusively in them are not run
+            again.
         run: runs a trial.
         clock: returns the time in seconds.
     """
@@ -240,7 +250,7 @@ def record(
 
 
 def almost_nothing() -> Workload:
-    """Tiny workload, to measure the CUDA context as the device memory outside the allocator."""
+    """Tiny workload whose device memory outside the allocator is little more than the CUDA context."""
     import torch
 
     from autofit_workers.workload.workload import Workload
@@ -254,7 +264,10 @@ def almost_nothing() -> Workload:
 
 
 def _is_settled(row: Row) -> bool:
-    """Whether a trial need not be repeated, as it did not end because of the machine."""
+    """Whether the trial of a row need not be repeated.
+
+    It has to be, if its process was lost, timed out, or lacked a device or a library.
+    """
     if row["verdict"] in (Verdict.LOST, Verdict.TIMEOUT):
         return False
     return row["error"] is None or row["error"]["kind"] not in (DeviceError.kind, MissingLibraryError.kind)
@@ -265,7 +278,7 @@ def _key(row: Row) -> str:
 
 
 def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
-    """Row with a trial's outcome, and with its spec, by which the trial can be repeated."""
+    """Row for the file of records with a trial's outcome, and with its spec, which can repeat the trial."""
     told = dataclasses.asdict(outcome)
     for bulky in ("trace_json", "knobs", "batch_size"):
         del told[bulky]

@@ -43,12 +43,12 @@ _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 
 
 def run(spec: TrialSpec) -> TrialOutcome:
-    """Runs a trial in a process of its own and returns its outcome.
+    """Runs a trial (a measured or predicted run) in a process of its own and returns its outcome.
 
     A measured trial gets a fresh process, or one for each of its ranks, and so does a script. Other
     predictions share one process, or two if several run at once; those with kernels of other libraries
-    have their own. These processes live until this one ends. Only an interruption of this process
-    raises.
+    have their own. Shared processes live until this process ends. Errors become outcomes; only an
+    interruption of this process raises.
     """
     if spec.probe is Probe.PREDICT:
         return _predicted(spec)
@@ -56,7 +56,14 @@ def run(spec: TrialSpec) -> TrialOutcome:
 
 
 def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
-    """Measures a trial; repeats a failed CPU trial without its limit, to see whether memory ran out."""
+    """Measures a trial; if it fails on the CPU for an unclear reason, repeats it without its memory limit.
+
+    If it then succeeds, memory was the reason, and the outcome is `OOM`.
+
+    Args:
+        measure: measures a trial, once.
+        spec: the trial.
+    """
     outcome = measure(spec)
     if (
         spec.probe is Probe.CPU
@@ -72,8 +79,8 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
 
     Args:
         for_host: whether to start the process for predictions for the CPU, rather than for cards.
-        several: whether two predictions for cards will run at a time, which takes a second process;
-            a machine of one core gets none.
+        several: whether two predictions for cards will run at a time, so that a second process is started;
+            not on a machine of one core.
 
     Raises:
         OSError: the system refuses another process.
@@ -91,9 +98,10 @@ def close_predictor() -> None:
 
 
 def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
-    """Whether a trial failed under its memory limit with an error that may be an unnamed out-of-memory error.
+    """Whether a trial that failed under its memory limit may have failed for memory, though no error says so.
 
     Args:
+        outcome: outcome of the trial.
         of_script: whether the trial is of a script, which may catch that memory ran out, and then exit, go on
             with a smaller batch, or raise any error.
     """
@@ -109,9 +117,11 @@ def _measured(spec: TrialSpec) -> TrialOutcome:
 
 
 def _predicted(spec: TrialSpec) -> TrialOutcome:
-    """Outcome of a prediction; if a branch on an unknown value led to an error, it takes the other branch.
+    """Outcome of a prediction, which is repeated if it failed for a guess about unknown values.
 
-    It changes one branch at a time, the last one first.
+    A prediction has no tensor values, so at a branch on one it takes the likelier way. If it fails, it is
+    repeated with one of these branches taken the other way, the last one first. It is also repeated, under
+    torchrun's variables, if a script failed for lack of them.
     """
     outcome = _predicted_once(spec)
     if _lacks_launcher(outcome) and spec.workload.script is not None:
@@ -128,7 +138,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
 
 
 def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
-    """Code lines of branches on values unknown in a prediction, from an outcome; empty if unreadable."""
+    """Places of the branches on unknown values that a failed prediction took; empty if unreadable."""
     try:
         return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
     except ValueError:
@@ -136,7 +146,7 @@ def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
 
 
 def _lacks_launcher(outcome: TrialOutcome) -> bool:
-    """Whether a script failed because it looked for a variable that torchrun sets."""
+    """Whether a script failed because it looked for an environment variable that torchrun sets."""
     message = "" if outcome.error is None else outcome.error.message
     return any(message.startswith(f"KeyError: '{name}'") for name in _VARIABLES_OF_LAUNCHERS)
 
@@ -158,8 +168,8 @@ def _predicted_once(spec: TrialSpec) -> TrialOutcome:
 def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
     """Predicts for a card, in whichever of the two predicting processes is free.
 
-    Unless started ahead, the second process starts only after the first has predicted for as long as its
-    own start took.
+    Unless it was started ahead, the second process starts only once the first has predicted for as long as
+    its own start took.
     """
     outcome = _predictor.run_if_free(spec)
     if outcome is None and (
@@ -172,7 +182,15 @@ def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
 def _decided_without_limit(
     measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec, limited: TrialOutcome
 ) -> TrialOutcome:
-    """Outcome of a trial that failed under its limit: `OOM` if it runs without one, else the rerun's."""
+    """Outcome of a trial that failed under its memory limit, decided by a rerun without the limit.
+
+    It is `OOM` if the rerun succeeds, else the rerun's outcome.
+
+    Args:
+        measure: measures a trial, once.
+        spec: the trial.
+        limited: its outcome under the limit.
+    """
     unlimited = measure(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
@@ -195,7 +213,12 @@ def _decided_without_limit(
 
 
 def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
-    """Spec of a trial without its memory limit, to run one step further than the limited trial did."""
+    """Spec of a rerun without the memory limit, which runs one step further than the limited trial did.
+
+    Args:
+        spec: the trial.
+        limited: its outcome under the limit.
+    """
     unlimited = dataclasses.replace(spec, budget_bytes=None)
     if limited.phase in FOLLOW_UP:
         return unlimited

@@ -38,22 +38,25 @@ class TooManyProcessesError(Exception):
 
 
 class StoppedError(Exception):
-    """The trial was ended because nobody wants its outcome any more."""
+    """The trial was ended because its caller does not want the outcome any more."""
 
 
 class Supervision:
-    """`Attendant` of a trial, which watches its heartbeats, memory and processes.
+    """Watch over a running trial, from another process: its heartbeats, memory and number of processes.
+
+    It implements `Attendant`, which handles a child process's lines while its answer is awaited.
 
     Args:
         spec: the trial.
         group: process group that the trial's processes are in or descend from.
-        stop: event that ends the trial once it is set.
-        available_bytes: returns the bytes of memory that the machine has left.
-        num_kernel_kills: returns the number of processes that the kernel has killed for memory.
+        stop: event that ends the trial once it is set; None for none.
+        available_bytes: returns the bytes of memory that the machine has left; None if unknown.
+        num_kernel_kills: returns the number of processes that the kernel has killed for memory; None if
+            unknown.
 
     Attributes:
-        first_heard: time of the process's first heartbeat, by `time.monotonic`; before it, the time of the
-            request.
+        first_heard: time of the process's first heartbeat, by `time.monotonic`; before it, the time at which
+            the watch began.
         last_beat: the last heartbeat.
     """
 
@@ -78,7 +81,11 @@ class Supervision:
         self.last_beat = Heartbeat(phase="start")
 
     def hears(self, line: str) -> bool:
-        """Records a line's heartbeat; returns False if it is no heartbeat, such as the trial's answer."""
+        """Records the heartbeat in a line of the trial's process.
+
+        Returns:
+            False if the line is no heartbeat, such as the trial's outcome.
+        """
         try:
             self.last_beat = Heartbeat.from_json(line)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -89,10 +96,10 @@ class Supervision:
         return True
 
     def attend(self) -> None:
-        """Checks the trial; raises an error if the trial is to be ended.
+        """Checks whether the trial may go on; called again and again while it runs.
 
         Raises:
-            StoppedError: the trial was stopped.
+            StoppedError: the trial is not wanted any more.
             HungError: the trial has sent no heartbeat for too long.
             TooMuchMemoryError: its processes exceed the trial's memory limit.
             TooManyProcessesError: a prediction has too many processes.
@@ -118,7 +125,7 @@ class Supervision:
         return f"last heard of in {self.last_beat.phase} after {self._heard - self._begin:.1f} s"
 
     def killed_for_memory(self) -> str | None:
-        """Message that the kernel has killed processes for memory since the trial began; None if not."""
+        """Message that the kernel killed processes for memory since the trial began; None if it did not."""
         before, now = self._kills_before, self._num_kernel_kills()
         if before is None or now is None or now <= before:
             return None
@@ -141,11 +148,13 @@ class Supervision:
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:
-        """Message on how far the trial's processes exceed the budget; None if they are within it.
+        """Message on how far the trial's processes together exceed its budget; None if they are within it.
+
+        Only CPU trials have such a budget.
 
         Raises:
-            TooMuchMemoryError: the processes exceed the host's limit, which holds in every phase.
-            TooManyProcessesError: see `attend`.
+            TooMuchMemoryError: the processes exceed what this machine has for them.
+            TooManyProcessesError: a prediction has too many processes.
         """
         spec = self._spec
         budget_bytes = spec.budget_bytes if spec.probe is Probe.CPU else None

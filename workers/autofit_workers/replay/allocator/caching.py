@@ -45,7 +45,13 @@ class Segment:
 def make_pools(
     settings: AllocatorSettings, *, limit_bytes: int | None, clock: EventClock = keeps_up
 ) -> BlockPools:
-    """Makes the allocator's block pools for `settings`; they reserve at most `limit_bytes`."""
+    """Makes empty block pools, with expandable segments if `settings` say so.
+
+    Args:
+        settings: settings of the allocator, as in `PYTORCH_ALLOC_CONF`.
+        limit_bytes: most bytes that the pools may reserve; None for no limit.
+        clock: decides when the CUDA event of a block that another stream uses is complete.
+    """
     kind = ExpandableBlockPools if settings.expandable_segments else BlockPools
     pools = kind(settings, limit_bytes=limit_bytes)
     pools.pending.clock = clock
@@ -55,10 +61,12 @@ def make_pools(
 class CachingAllocator:
     """Model of PyTorch's CUDA caching allocator on one device.
 
-    `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
-    device's memory: at the limit, cached memory is released before a request fails. `clock` decides when the
-    CUDA events of blocks that other streams use are complete. `watcher` is called for every change of the
-    segments and every block that is freed.
+    Args:
+        settings: settings of the allocator, as in `PYTORCH_ALLOC_CONF`.
+        limit_bytes: most bytes that may be reserved, as `torch.cuda.set_per_process_memory_fraction` sets
+            them: at the limit, cached memory is released before a request fails. None for no limit.
+        clock: decides when the CUDA event of a block that another stream uses is complete.
+        watcher: called for every change of the segments and for every block that is freed.
 
     Attributes:
         allocated_bytes, peak_allocated_bytes: sum of the blocks that are allocated, as
@@ -96,7 +104,7 @@ class CachingAllocator:
 
     @property
     def num_alloc_retries(self) -> int:
-        """Number of times that all cached memory was released to serve a request, successfully or not."""
+        """Number of requests for which all cached memory was released, whether they then succeeded or not."""
         return self._pools.num_alloc_retries
 
     @property
@@ -134,9 +142,9 @@ class CachingAllocator:
 
     @property
     def pending(self) -> PendingFrees[Block]:
-        """Freed blocks that other streams still use.
+        """Freed blocks that wait until other streams have done their work on them.
 
-        The caller notes here what the host waits for, with `PendingFrees.wait`.
+        The caller reports each wait of the host for a stream with `PendingFrees.wait`.
         """
         return self._pools.pending
 

@@ -31,9 +31,10 @@ _RANGE_BYTES = 1 << 43
 class ExpandableBlockPools(BlockPools):
     """Block pools of one device with `expandable_segments:True`.
 
-    A request fails on either of two conditions. PyTorch's own check compares the limit with the segment that
-    it would make without expandable segments. The pages to be mapped may be larger than that segment; this
-    model maps no page beyond the limit, as if the device had no more memory.
+    A request fails in either of two cases. The first is PyTorch's own check: the segment that would be made
+    without `expandable_segments` would exceed the limit. The second is of this model: the pages to be mapped,
+    which may be larger than that segment, would exceed the limit. It treats the limit as the end of the
+    device's memory.
     """
 
     is_expandable = True

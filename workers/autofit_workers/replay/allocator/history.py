@@ -21,10 +21,10 @@ class Action:
     """One entry of the allocator's history, such as an allocation, a free or a new segment.
 
     Attributes:
-        position: index of the event during which the action happened.
-        num_bytes: size of the block, or of the part of the segment.
-        request: index of the request that the block is for; None for an action on a segment, and for the
-            workspace of the plan that cuDNN's benchmark mode found fastest.
+        position: index, in the replayed events, of the event during which the action happened.
+        num_bytes: size of the block, or of the part of the segment that changed.
+        request: index of the allocation that the block serves; None for an action on a segment, and for the
+            workspace with which cuDNN runs the plan that its benchmark mode found fastest.
         stream: stream of the block's pool.
     """
 
@@ -68,8 +68,9 @@ def record_history(
         sizes: bytes of each request.
         settings: settings of the allocator.
         found: workspace bytes of the plan that cuDNN's benchmark mode finds fastest, by the index of the
-            request in whose memory the plans are timed: see `autofit_workers.replay.allocator.Choice`.
-        streams: streams of the requests, and the host's waits.
+            request in whose memory the plans are timed (see `autofit_workers.replay.allocator.Choice`);
+            None if no plans are timed.
+        streams: streams of the requests, and the host's waits for streams.
         clock: decides when CUDA events are complete, for blocks that other streams use.
 
     Raises:
@@ -97,10 +98,11 @@ def record_history(
 
 
 class _Recorder:
-    """Recorder that drives an allocator and lists its actions.
+    """Recorder that passes allocations and frees to an allocator, and lists its actions.
 
     Attributes:
-        position: index of the current event.
+        allocator: the allocator.
+        position: index of the event that is being replayed; the caller sets it.
     """
 
     def __init__(self, settings: AllocatorSettings, streams: Streams, clock: EventClock) -> None:
@@ -127,13 +129,21 @@ class _Recorder:
         """Empties the cache, then allocates and frees the workspace of the plan that benchmark mode found.
 
         The caller has freed the block in which cuDNN timed its plans.
+
+        Args:
+            num_bytes: workspace of the plan; for 0 only the cache is emptied.
+            stream: stream that the convolution runs on.
         """
         self.allocator.empty_cache()
         if num_bytes:
             self.free(self.allocate(num_bytes, None, stream), None)
 
     def history(self, allocated: Mapping[int, int]) -> History:
-        """Returns the recorded history; `allocated` has the requests of allocated blocks, by address."""
+        """Returns the recorded history.
+
+        Args:
+            allocated: index of the request of each block that is still allocated, by the block's address.
+        """
         pending = {address: request for address, request in self._freed.items() if request is not None}
         return History(
             actions=tuple(self._actions),
@@ -160,7 +170,7 @@ def given_blocks(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> list[int]:
-    """Bytes of the block that each request gets if reserved memory has no limit.
+    """Sizes in bytes of the blocks that requests get in a replay without a memory limit.
 
     A block is the request rounded up, plus the rest of a free block if that rest is too small to be
     split off. The sum over live blocks is PyTorch's `memory_allocated`.
@@ -170,7 +180,7 @@ def given_blocks(
         settings: settings of the allocator.
 
     Returns:
-        A number of bytes for each size; 0 for an empty request.
+        The block's bytes for each of `sizes`; 0 for a request of 0 bytes.
     """
     given = [0] * len(sizes)
     history = record_history(events, sizes, settings=settings, found=found, streams=streams, clock=clock)

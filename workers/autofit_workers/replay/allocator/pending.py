@@ -21,9 +21,10 @@ _Block = TypeVar("_Block", bound=Hashable)
 
 
 class StreamEvent(NamedTuple):
-    """CUDA event recorded on a stream that uses a block, when the block is freed.
+    """CUDA event that the allocator records on another stream that uses a block, when the block is freed.
 
     Attributes:
+        stream: the stream that the event is recorded on.
         number: number of events recorded before it, on all streams together.
     """
 
@@ -36,12 +37,12 @@ EventClock = Callable[[StreamEvent], bool]
 
 
 def keeps_up(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """Returns True: on a device that keeps up with the host, every CUDA event is complete."""
+    """Returns True for every CUDA event: the device is assumed to be done with all work launched so far."""
     return True
 
 
 def lags(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """Returns False: on a device that does nothing before the host waits, no CUDA event is complete."""
+    """Returns False for every CUDA event: the device is assumed to do no work until the host waits for it."""
     return False
 
 
@@ -49,8 +50,8 @@ class PendingFrees(Generic[_Block]):
     """Freed blocks that wait for CUDA events of the other streams that use them.
 
     Attributes:
-        clock: decides when an event is complete.
-        num_events: number of events recorded so far.
+        clock: decides when an event is complete, if the host has not waited for it.
+        num_events: number of events recorded so far, on all streams together.
     """
 
     def __init__(self, clock: EventClock) -> None:
@@ -66,7 +67,10 @@ class PendingFrees(Generic[_Block]):
         self._uses.setdefault(block, {})[stream] = None
 
     def holds(self, block: _Block) -> bool:
-        """Whether a block that is being freed has to wait for other streams; if so, keeps it as pending."""
+        """Whether a block that is being freed has to wait for other streams.
+
+        If so, an event is recorded on each of these streams, and the block is kept until `over` returns it.
+        """
         streams = self._uses.pop(block, None)
         if streams is None:
             return False
@@ -78,18 +82,18 @@ class PendingFrees(Generic[_Block]):
         return True
 
     def wait(self, stream: int | None = None, *, up_to: int | None = None) -> None:
-        """Notes that the host waits for a stream, or for all streams.
+        """Records that the host waits for a stream; the blocks that this sets free come back from `over`.
 
         Args:
-            up_to: number of events that the host waits for, in the order of recording; None for all so far.
-                Their blocks come back at the next call of `over`, as in PyTorch.
+            stream: the stream; None for all streams.
+            up_to: number of recorded events that the host waits for, in the order of recording; None for all.
         """
         number = self.num_events if up_to is None else up_to
         for each in self._queues if stream is None else (stream,):
             self._waited_for[each] = max(number, self._waited_for.get(each, 0))
 
     def over(self) -> list[_Block]:
-        """Removes and returns the pending blocks whose events are complete on all streams."""
+        """Removes and returns the blocks for which all events are complete, so that they can be reused."""
         blocks: list[_Block] = []
         for stream, queue in self._queues.items():
             waited_for = self._waited_for.get(stream, 0)
@@ -102,6 +106,6 @@ class PendingFrees(Generic[_Block]):
         return blocks
 
     def all_over(self) -> list[_Block]:
-        """Returns all pending blocks, after noting that the host waits for all streams."""
+        """Removes and returns all waiting blocks, as after a wait of the host for all streams."""
         self.wait()
         return self.over()

@@ -83,9 +83,9 @@ class Block:
     Attributes:
         state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
         prev, next: the neighbours in the segment.
-        cached_at: number of searches of the large pool up to the moment the block was last freed, from which
-            garbage collection computes the age of a segment. The rest of a split lacks it, which does no
-            harm: only blocks that are whole segments are collected.
+        cached_at: number of searches of the large pool up to the moment the block was last freed. Garbage
+            collection (`garbage_collection_threshold`) computes the age of a segment from it. The rest of a
+            block that was split has no such number: only blocks that are whole segments are collected.
     """
 
     # No __init__: calling one would double the cost of a split (all fields are set by `cut_block`
@@ -108,8 +108,8 @@ class Pool:
     Attributes:
         cached: the free blocks as (size, address, block), ascending.
         unmapped: expandable segments' stretches without memory as (address, block), ascending.
-        min_remainder_bytes, max_split_request_bytes: a block is split if at least the former would be left of
-            it, and if the request is smaller than the latter.
+        min_remainder_bytes, max_split_request_bytes: a block is split if at least `min_remainder_bytes` would
+            be left of it, and if the request is smaller than `max_split_request_bytes`.
         page_bytes: granularity at which expandable segments grow.
     """
 
@@ -155,12 +155,12 @@ class BlockPools:
 
     Attributes:
         fronts: the first block of every segment, by address.
-        reserved_bytes, peak_reserved_bytes: sum of the segments, now and at most.
+        reserved_bytes, peak_reserved_bytes: sum of the segments, now and at its largest so far.
         num_alloc_retries: number of requests for which all cached memory had to be released; the
             failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
         num_ooms: number of requests that failed.
         pending: the freed blocks that wait for other streams.
-        watcher: called for changes of segments and for freed blocks; None for no call.
+        watcher: function called for changes of segments and for freed blocks; None for none.
     """
 
     is_expandable = False
@@ -186,7 +186,7 @@ class BlockPools:
 
     @property
     def active_bytes(self) -> int:
-        """Bytes of all blocks handed out or pending; summed at each call, so not for loops."""
+        """Bytes of all blocks handed out or pending. Each call sums over all blocks: too slow for a loop."""
         cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
         return self.reserved_bytes - cached
 
@@ -205,16 +205,23 @@ class BlockPools:
         return pool
 
     def obtainable_bytes(self) -> int:
-        """Bytes of the largest cached block, or of the room under the limit if larger (`cacheInfo`)."""
+        """Largest block in bytes that can be had without a release: a cached one, or room under the limit.
+
+        PyTorch computes it as `cacheInfo`, to skip cuDNN's plans whose workspace is larger.
+        """
         cached = (pool.cached[-1][0] for pool in self._pools.values() if pool.cached)
         return max(self.limit_bytes - self.reserved_bytes, *cached, 0)
 
     def take(self, size: int, pool: Pool) -> Block:
-        """Hands out the best-fitting block for a rounded size that belongs in `pool`.
+        """Hands out the best-fitting block of `pool`, or of a new segment.
+
+        Args:
+            size: bytes of the request, rounded as the allocator rounds them.
+            pool: pool of the request's stream and size class.
 
         Raises:
-            AllocatorOutOfMemory: if there is no such block and no memory for one; the cache is then as
-                PyTorch leaves it: released.
+            AllocatorOutOfMemory: there is no such block, and no memory for a segment even after all cached
+                memory was released.
         """
         cached = pool.cached
         index = bisect_left(cached, (size,))
@@ -364,10 +371,11 @@ class BlockPools:
         pool.cached[:] = kept
 
     def _release_oversize(self, size: int, pool: Pool) -> bool:
-        """Releases the smallest oversize block that `size` fits in, else the largest ones until `size` bytes.
+        """Releases cached oversize blocks to make room for a segment of `size` bytes.
 
-        Oversize blocks are those of `max_split_size` or more; they are never split, so each is a whole
-        segment. (A cached block below `max_split_size` that `size` fits in would have been handed out.)
+        It releases the smallest one that is at least `size`; if there is none, the largest ones until `size`
+        bytes are released. Oversize blocks are those of `max_split_size` or more; they are never split, so
+        each is a whole segment.
 
         Returns:
             Whether `size` bytes were released.
@@ -386,10 +394,11 @@ class BlockPools:
         return released_bytes >= size
 
     def _collect_garbage(self) -> None:
-        """Releases the large segments unused longest, while reserved memory is above the threshold.
+        """Releases the large segments unused longest, while reserved memory exceeds a share of the limit.
 
-        Each round releases all segments of at least average age, until enough is released; an age is the
-        number of searches of the large pool since the block was cached.
+        The share is `garbage_collection_threshold`. Each round releases all segments of at least average age,
+        until enough is released; an age is the number of searches of the large pool since the block was
+        cached.
         """
         threshold = self.settings.garbage_collection_threshold
         assert threshold is not None
@@ -412,10 +421,15 @@ def _is_whole_segment(block: Block) -> bool:
 
 
 def _least_extensible(cached: list[tuple[int, int, Block]], index: int) -> int:
-    """Index of the cached block to use: the best fit, or a later block that could grow to a smaller size.
+    """Index in `cached` of the block to hand out, where segments are expandable.
 
-    In expandable segments, a block before unmapped address space counts with the size that it could grow
-    to, so that the growing end of a segment is used last.
+    A block's room is its size plus the unmapped address space after it, into which it could grow. From the
+    best fit on, the next larger block is preferred as long as its room is smaller. So the growing end of a
+    segment is used last, as in PyTorch.
+
+    Args:
+        cached: the pool's free blocks as (size, address, block), ascending.
+        index: index of the best fit, the smallest block that is large enough.
     """
     while index + 1 < len(cached) and _room(cached[index + 1][2]) < _room(cached[index][2]):
         index += 1

@@ -22,14 +22,17 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 
 class Choice(NamedTuple):
-    """Sizes in bytes that a request tries in turn when memory is short or when cuDNN times its plans.
+    """Smaller sizes that an allocation falls back to, as convolutions do for their workspace.
+
+    PyTorch tries cuDNN's plans in turn until a workspace can be allocated. In cuDNN's benchmark mode it first
+    times all plans in one large allocation.
 
     Attributes:
         asker: number of the operator call that makes the request. After a refusal, the same call does not
             request that size again.
         sizes: bytes that the request tries in turn; none is larger than the first.
-        found: for a request whose memory serves to time cuDNN's plans, the workspace bytes that the plan
-            found there tries in turn, none larger than that memory; else empty. Such a request skips sizes
+        found: empty unless plans are timed in the memory of this request; then the workspace bytes that the
+            plan found fastest tries in turn, none larger than that memory. Such a request skips sizes
             larger than any block that can be had without releasing cached memory. When its memory is freed,
             all cached memory is released and the found plan runs: `run_single_conv` of
             aten/src/ATen/native/cudnn/Conv_v8.cpp.
@@ -51,9 +54,10 @@ class Replay:
         peak_allocated_bytes, peak_reserved_bytes: peaks over the events that were replayed.
         peak_allocated_position: index in the events of the allocation that first reached the
             allocated peak.
-        completed: False if the memory ran out, or if the replay was stopped.
+        num_alloc_retries: number of requests for which all cached memory was released.
+        completed: False if the memory ran out, or if the replay was ended early by `stop_above_bytes`.
         failed_position: index of the event that ran out of memory or exceeded `stop_above_bytes`: an
-            allocation, or the free of memory in which a cuDNN plan was found; None if completed.
+            allocation, or the free of memory in which cuDNN's plans were timed; None if completed.
     """
 
     peak_allocated_bytes: int
@@ -85,9 +89,10 @@ def replay(
         limit_bytes: most bytes that may be reserved; at the limit, cached memory is released and the request
             is tried again. None for no limit.
         stop_above_bytes: ends the replay at the first request that makes reserved bytes exceed this, which
-            saves time if the caller only asks whether the step fits.
-        choices: requests that accept smaller sizes, or in whose memory cuDNN's plans are timed.
-        streams: streams of the requests, and the host's waits.
+            saves time if the caller only asks whether the step fits. None to replay all events.
+        choices: for requests that accept smaller sizes, or in whose memory cuDNN's plans are timed, these
+            sizes, by the request's index; None if there are no such requests.
+        streams: streams of the requests, and the host's waits for streams.
         clock: decides when CUDA events are complete, for blocks that other streams use.
 
     Raises:
@@ -148,7 +153,13 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """Pairs of an event's position and the event; iterating over them applies the host's waits to `pools`."""
+    """Events with their positions, as an iterator that applies the host's waits for streams on the way.
+
+    Args:
+        events: as in `replay`.
+        streams: has the host's waits and their positions.
+        pools: told of each wait before the events after it are yielded.
+    """
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
@@ -181,13 +192,17 @@ class _SpecialRequests:
         self._refused: dict[int, int] = {}  # by asker, the smallest size refused to it
 
     def take(self, request: int, size: int) -> Block | None:
-        """Allocates a block for a request; returns None if its size is 0.
+        """Allocates a block for one of the special requests, at the first of its sizes that fits.
 
         Args:
-            size: rounded size in bytes, for a request without a choice.
+            request: index of the request.
+            size: rounded size in bytes, used if the request has only one.
+
+        Returns:
+            The block; None if the size is 0 bytes.
 
         Raises:
-            AllocatorOutOfMemory: the last of the sizes is refused.
+            AllocatorOutOfMemory: none of the sizes fits.
         """
         choice = self._choices.get(request)
         if choice is not None:
@@ -206,6 +221,9 @@ class _SpecialRequests:
 
         The block counts in the reserved bytes. The allocated bytes leave it out, as it is no larger than the
         memory in which the plans were timed, apart from the rounding of blocks.
+
+        Args:
+            request: index of the request in whose memory the plans were timed.
         """
         self._pools.release_cached()
         block = self._first_of(request, self._choices[request].found)
@@ -236,16 +254,25 @@ class _SpecialRequests:
 
 
 def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
-    """Peak of live bytes: the largest sum of live requests, each rounded up to the allocator's 512 B.
+    """Largest sum of requests that are alive at the same time, each rounded up to the allocator's 512 B.
 
-    This is a lower bound of the allocated and so of the reserved peak under all settings, and it never
-    falls when a size grows, which the reserved peak does.
+    This is a lower bound of the allocated and so of the reserved peak under all settings. It never falls
+    when a size grows, whereas the reserved peak may.
+
+    Args:
+        events: `i` allocates `sizes[i]` bytes, `~i` frees them.
+        sizes: bytes of each request.
     """
     return peak_of_blocks(events, [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes])
 
 
 def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
-    """Peak of live blocks in bytes: the largest sum of the block sizes that are live at a time."""
+    """Largest sum of the sizes of blocks that are alive at the same time, in bytes.
+
+    Args:
+        events: `i` allocates block `i`, `~i` frees it.
+        blocks: bytes of each block, as they are counted: nothing is rounded.
+    """
     # A free is `~i`; as an index from the end, it finds the negated size of request `i`.
     changes = [*blocks, *map(neg, reversed(blocks))]
     return max(accumulate(map(changes.__getitem__, events)), default=0)

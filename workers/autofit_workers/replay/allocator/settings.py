@@ -111,7 +111,7 @@ class AllocatorSettings:
 
     @classmethod
     def of_knob(cls, allocator: str) -> Self:
-        """Returns the allocator settings for a value of the knob `allocator`; see `Knobs`."""
+        """Returns the settings for a value of autofit's option `--allocator`, such as `max_split:128`."""
         return cls.parse(allocator_conf(allocator))
 
     def round_size(self, num_bytes: int) -> int:

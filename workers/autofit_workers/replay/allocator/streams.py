@@ -18,8 +18,8 @@ class Streams:
 
     Attributes:
         of_requests: stream of each request that is not on the default stream, by the request's index.
-        uses: other streams that were recorded for a request's block, by the request's index.
-        host_waits: the host's waits, in the order of their positions.
+        uses: other streams that `Tensor.record_stream` named for a request's block, by the request's index.
+        host_waits: the host's waits for streams, in the order of their positions in the events.
     """
 
     of_requests: Mapping[int, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Streams:
 
     @classmethod
     def of(cls, allocations: Sequence[Allocation], host_waits: Sequence[HostWait] = ()) -> Self:
-        """Makes the streams of a trace's allocations and host waits."""
+        """Collects the streams and waits of a trace from its allocations and host waits."""
         numbered = list(enumerate(allocations))
         return cls(
             of_requests={number: each.stream for number, each in numbered if each.stream},
@@ -43,12 +43,15 @@ ONE_STREAM = Streams()
 def between_waits(
     streams: Streams, num_events: int, pending: PendingFrees[Block], release: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
-    """Yields start and stop position of each run of events that no wait of the host interrupts.
+    """Yields the start and stop position of each run of events with no wait of the host inside it.
 
-    Each wait is passed to `pending` before the events that follow it.
+    Before a run is yielded, the waits at its start are applied.
 
     Args:
-        release: releases cached memory; called at waits that do so.
+        streams: has the host's waits and their positions in the events.
+        num_events: number of all events.
+        pending: freed blocks in use by other streams; told of each wait.
+        release: called at waits after which all cached memory is released, as by `torch.cuda.empty_cache`.
     """
     waits: dict[int, list[HostWait]] = {}
     for wait in streams.host_waits:

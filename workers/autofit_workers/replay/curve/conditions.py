@@ -33,9 +33,12 @@ Call = Convolution | tuple[str, Scratch] | Workspace
 
 
 class Level(StrEnum):
-    """Level of a predicted peak: the assumption about workspaces and the device's lag behind the host.
+    """Level of a predicted peak: low, likely, high or worst; how cautious the assumptions behind it are.
 
-    `WORST` assumes the largest workspace of all plans of a convolution, whatever plan the policy takes.
+    Two things are not known for certain: how much workspace cuDNN takes for each convolution, and how far the
+    device lags behind the host, which delays the reuse of memory between streams. The likely level takes the
+    most probable of both, low and high the ends of what is expected. `WORST` takes for each convolution the
+    largest workspace of all of cuDNN's plans, even of those that PyTorch would not choose.
     """
 
     LOW = "low"
@@ -45,10 +48,10 @@ class Level(StrEnum):
 
     @property
     def up_to(self) -> tuple[Level, ...]:
-        """Levels whose replays a peak at this level covers: itself and the lower ones; `LIKELY` itself alone.
+        """Levels over which the peak at this level is the largest: itself and all lower ones; `LIKELY` alone.
 
-        The peak is the largest over these levels, because a larger workspace can also lower the peak: it
-        leaves a segment behind that later requests reuse.
+        A peak is taken over several levels because a larger workspace can also lower the peak: it leaves a
+        segment behind that later requests reuse.
         """
         if self is Level.LIKELY:
             return (self,)
@@ -57,14 +60,17 @@ class Level(StrEnum):
 
     @property
     def clock(self) -> EventClock:
-        """Clock that completes CUDA events: `lags` at the high and worst levels, else `keeps_up`."""
+        """Assumption on when CUDA events complete: at high and worst level once waited for, else at once."""
         return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:
-        """Whether a batch size runs at this level, given whether it runs with each source of cuDNN plans.
+        """Whether a batch size counts as running at this level, from its results with several plan sources.
 
-        At the low level one source is enough, at the likely level half of them; otherwise it has to run
-        with all.
+        At the low level one source with which it runs is enough, at the likely level half of them; at the
+        high and worst levels it has to run with all.
+
+        Args:
+            runs: for each source of cuDNN's convolution plans, whether the batch size runs with its plans.
         """
         if self is Level.LIKELY:
             by_source = list(runs)
@@ -73,7 +79,9 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Interface for the workspaces on other cards, if several may run a step; see `curve.other_cards`.
+    """Interface of an object that knows the workspaces on other cards than the one that is predicted for.
+
+    It serves predictions for one of several possible cards; `curve.other_cards` implements it.
 
     Attributes:
         name: text for reports that says where the convolution plans of these cards come from.
@@ -89,7 +97,14 @@ class Elsewhere(Protocol):
         conditions: Conditions,
         torch_release: tuple[int, int],
     ) -> tuple[Workspace, ...]:
-        """Workspaces of calls on the likely card, with low and high ends that cover the other cards too."""
+        """Workspaces of calls on the likely card, with low and high ends that cover the other cards too.
+
+        Args:
+            calls: calls with workspace or scratch memory.
+            found: workspace of each call on the likely card.
+            conditions: conditions on the likely card; on the other cards only the card differs.
+            torch_release: major and minor version of the PyTorch that made the trace.
+        """
         ...
 
 
@@ -97,19 +112,21 @@ class Elsewhere(Protocol):
 class Conditions:
     """Conditions of a replay beside the batch size: card, plans, algorithm, allocator settings.
 
+    A plan is one of the ways in which cuDNN can compute a convolution, each with a workspace of its own.
+
     Attributes:
-        conv_algo: name of the convolution algorithm: a policy of the backend, or a rewrite of convolutions
-            (`autofit_workers.spec.conv_algorithms`).
+        conv_algo: name of the convolution algorithm (`autofit_workers.spec.conv_algorithms`): either switches
+            of cuDNN, such as `cudnn` or `cudnn-benchmark`, or a rewrite of convolutions into other operators.
         architecture: architecture of the card, such as `sm_80`.
         plans: sources of cuDNN's plans on the card. There are several if the cuDNN that will run cannot be
             queried: the likely peak is then the lower median of the peaks with each source, and the low and
             high peaks span all of them. If empty, formulas for the architecture are used.
         elsewhere: if the card that will run is not known, the other cards that the low and high peaks have
-            to cover; the likely peak is that of `architecture` alone.
+            to cover; the likely peak is that of `architecture` alone. None if the card is known.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         settings: settings of PyTorch's caching allocator.
-        corrections: names in `autofit_workers.replay.curve.corrections` that are switched on; allocations of
-            all other corrections take no memory.
+        corrections: kinds of scratch memory to count, by their names in
+            `autofit_workers.replay.curve.corrections`; allocations of all other kinds take no memory.
         torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
         multiprocessors: number of the card's multiprocessors; None if only its architecture is known.
     """
@@ -126,12 +143,12 @@ class Conditions:
 
     @property
     def policy(self) -> ConvPolicy:
-        """Policy by which cuDNN or MIOpen chooses its plans; the default one if `conv_algo` is a rewrite."""
+        """Switches by which cuDNN or MIOpen chooses plans; the default ones if `conv_algo` is a rewrite."""
         return conv.policy_of(conv.find(self.conv_algo), GPU_KIND)
 
     @property
     def workspace_source(self) -> str:
-        """Description, for reports, of the source that convolution workspaces are taken from."""
+        """Description, for reports, of where convolution workspaces are taken from, such as `cuDNN 9.20`."""
         if not self.policy.enabled:
             return "PyTorch's own kernels"
         name = self.sources[0].name
@@ -143,7 +160,7 @@ class Conditions:
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
-        """Sources of convolution plans; the step is replayed with each. Formulas if none is given."""
+        """Sources of convolution plans; the step is replayed with each. Formulas if `plans` is empty."""
         if not self.policy.enabled:
             return (FormulaPlans(self.architecture),)  # not queried for any call
         return self.plans or (FormulaPlans(self.architecture),)
@@ -152,10 +169,12 @@ class Conditions:
 def demands(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
-    """Workspace of each call under `conditions`; the plans of all convolutions are queried at once.
+    """Workspace or scratch memory of each call under `conditions`, in the order of `calls`.
 
     Args:
-        source: source of the convolution plans on the card of `conditions`.
+        calls: convolutions, scratch memory of operators, and estimates of a library's memory.
+        conditions: card, algorithm and more.
+        source: source of cuDNN's convolution plans, queried once for all convolutions.
         torch_release: major and minor version of the PyTorch that made the trace.
     """
     rewrite = conv.find(conditions.conv_algo)
@@ -177,14 +196,18 @@ def demands(
 
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
-    """Bytes that a rewrite itself takes for a call, and the call that it leaves to cuDNN or MIOpen."""
+    """Bytes that a rewrite itself takes for a call, and the call that it leaves to cuDNN or MIOpen.
+
+    A call that the rewrite does not change is left as it is, at 0 bytes. The second value is None if the
+    rewrite leaves nothing.
+    """
     if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)
 
 
 def leaves_some_to_backend(calls: Iterable[Convolution], conv_algo: str) -> bool:
-    """Whether `conv_algo` leaves any of the calls to the backend's library, cuDNN or MIOpen."""
+    """Whether cuDNN or MIOpen computes at least a part of any of the convolutions under `conv_algo`."""
     algorithm = conv.find(conv_algo)
     if isinstance(algorithm, Rewrite):
         return any(_part(call, algorithm)[1] is not None for call in calls)

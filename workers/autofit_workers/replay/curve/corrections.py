@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 
 class Correction(NamedTuple):
-    """Kind of GPU memory that is no operator's output, such as cuBLAS's workspace, and what it is for."""
+    """Kind of GPU memory that predictions add beside operators' outputs, such as cuBLAS's workspace.
+
+    Attributes:
+        name: name by which it is switched on or off.
+        explanation: what the memory is for, in words.
+    """
 
     name: str
     explanation: str

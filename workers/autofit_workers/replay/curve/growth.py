@@ -43,7 +43,7 @@ class Growth:
 
     Attributes:
         source: the user's line, `file:line:function`.
-        bytes_per_step: average growth in a step.
+        bytes_per_step: mean number of bytes by which its live memory grows from step to step.
     """
 
     source: str
@@ -52,11 +52,11 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Live bytes of a source line after each step.
+    """Bytes that the allocations of one source line hold after each step.
 
     Attributes:
-        older: bytes that earlier steps allocated, after each step.
-        newest: bytes that the step itself allocated, after each step.
+        older: after each step, the bytes still alive that earlier steps allocated.
+        newest: after each step, the bytes still alive that this step allocated.
     """
 
     older: list[int]
@@ -64,7 +64,7 @@ class _Line:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the memory of a source line may still grow, judged by the steps traced so far."""
+        """Whether more steps have to be traced to find out if a source line's memory grows."""
         recent = min(_RECENT, len(self.older) - 2)
         is_rising = recent > 0 and self.older[-1] - self.older[-1 - recent] >= LEAST_BYTES
         return is_rising or _rises_evenly(self.newest[len(self.newest) > _RECENT :])
@@ -81,7 +81,9 @@ class LiveAfterSteps:
     """Memory alive after each traced step, and its growth.
 
     Args:
-        ends: positions in the events at which the steps ended.
+        allocations: allocations of the trace.
+        events: `i` allocates `allocations[i]`, `~i` frees it.
+        ends: positions in `events` at which the steps ended.
         sizes: bytes of each allocation; None for the sizes in the trace.
     """
 
@@ -99,13 +101,16 @@ class LiveAfterSteps:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int] | None = None) -> Self:
-        """Returns the memory alive after each step of a trace; empty if the trace lacks the steps' ends."""
+        """Makes the memory after each step from a trace; has no steps if the trace lacks their ends."""
         ends = () if trace.seen is None else trace.seen.step_ends
         return cls(trace.allocations, trace.events, ends, sizes)
 
     @property
     def num_steps_that_tell(self) -> int:
-        """Number of steps to trace to find out whether memory grows; the traced number if they suffice."""
+        """Number of steps that should be traced to find out whether memory grows.
+
+        It is the number of traced steps if these are enough, or if tracing more would take too long.
+        """
         seen = len(self._ends)
         if not any(line.may_grow for line in self._lines.values()):
             return seen
@@ -115,7 +120,10 @@ class LiveAfterSteps:
 
     @property
     def growths(self) -> tuple[Growth, ...]:
-        """Growth of each source line whose memory grows, the largest first; empty below 8 traced steps."""
+        """Source lines whose live memory grows, with their growth, largest first.
+
+        Growth below 1024 bytes per step does not count. Empty if fewer than 8 steps were traced.
+        """
         if len(self._ends) < _LOOKED_AT[0]:
             return ()
         rates = {source: round(line.rate) for source, line in self._lines.items()}
@@ -128,7 +136,7 @@ class LiveAfterSteps:
 
     @property
     def peak_rise(self) -> float:
-        """Mean rise of the allocated peak in bytes from step to step."""
+        """Mean number of bytes by which the allocated peak rises from step to step."""
         live, start, peaks = 0, 0, []
         for end in self._ends:
             peak = live
@@ -151,7 +159,11 @@ class LiveAfterSteps:
         return lines
 
     def _steps(self) -> Iterator[tuple[Counter[str], Counter[str]]]:
-        """Yields each source line's live bytes after each step: from earlier steps, and from the step."""
+        """Yields for each step the live bytes of each source line after it, as two counters.
+
+        The first counter has the bytes that earlier steps allocated, the second those that this step
+        allocated.
+        """
         older: Counter[str] = Counter()
         born: dict[int, int] = {}
         start = 0
@@ -178,16 +190,21 @@ class LiveAfterSteps:
 
 
 def _slope(values: Sequence[int]) -> float:
-    """Mean rise of `values` per step up to the last, over whole periods of 12, without the first step."""
+    """Mean rise per step from the second value to the last, over a multiple of 12 steps if there are so many.
+
+    Returns:
+        The rise in bytes per step; 0 if there are fewer than three values.
+    """
     steps = len(values) - 2
     steps = steps // _PERIOD * _PERIOD or steps
     return (values[-1] - values[-1 - steps]) / steps if steps > 0 else 0
 
 
 def _rises_to_its_end(values: Sequence[int]) -> bool:
-    """Whether values rise to their end: each third lies above the one before, and the last still rises.
+    """Whether values keep rising until their end, rather than level off.
 
-    In the last third, they have to rise at half their mean rate or more.
+    Each third of the values has to lie above the third before, and the last third has to rise at half the
+    mean rate or more.
     """
     third = len(values) // 3
     parts = values[:third], values[third : len(values) - third], values[-third:]
@@ -198,6 +215,9 @@ def _rises_to_its_end(values: Sequence[int]) -> bool:
 
 
 def _rises_evenly(values: Sequence[int]) -> bool:
-    """Whether values rise by at least 1024 bytes each time, by equal amounts up to the rounding to 512 B."""
+    """Whether values rise by at least 1024 bytes each time, by amounts that differ by at most 512 bytes.
+
+    The allocator's rounding alone can make equal amounts differ by 512 bytes.
+    """
     rises = [after - before for before, after in itertools.pairwise(values)]
     return bool(rises) and min(rises) >= LEAST_BYTES and max(rises) - min(rises) <= _BLOCK_BYTES

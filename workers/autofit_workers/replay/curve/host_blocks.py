@@ -22,18 +22,21 @@ _OVERHEAD_BYTES = _ALIGNMENT_BYTES + 32 + 16
 
 
 def identity(trace: Trace) -> str:
-    """Identity of a step traced for the CPU: equal for equal steps, whatever sizes this machine measured."""
+    """Key of a step traced for the CPU, equal for equal steps on different machines.
+
+    It leaves out oneDNN's scratch memory, whose size was measured on the machine that traced.
+    """
     tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
     return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
 
 def touched_bytes(step: SizedStep) -> int:
-    """Peak in bytes of a CPU step's resident memory: of the memory that it writes to."""
+    """Peak in bytes of a CPU step's resident memory: the memory from malloc that it writes to."""
     return step.live_bytes(Level.LOW, block_bytes)
 
 
 def asked_bytes(step: SizedStep) -> int:
-    """Peak in bytes of a CPU step's memory from malloc, written to or not: its private writable memory."""
+    """Peak in bytes of a CPU step's private writable memory: all memory from malloc, written to or not."""
     return step.live_bytes(Level.LIKELY, block_bytes)
 
 

@@ -24,9 +24,11 @@ _WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
 def with_queue(streams: Streams, trace: Trace, room: int) -> Streams:
-    """Returns `streams`, extended by the host's waits for room in the launch queue of each stream.
+    """Returns `streams` with waits of the host added wherever a stream's launch queue is full.
 
     Args:
+        streams: streams of the step, and the waits that the step itself makes.
+        trace: the step.
         room: number of launches that a stream's queue has room for.
     """
     waits = sorted((*streams.host_waits, *_waits_for_room(trace, room)), key=lambda wait: wait.position)
@@ -34,7 +36,7 @@ def with_queue(streams: Streams, trace: Trace, room: int) -> Streams:
 
 
 def _waits_for_room(trace: Trace, room: int) -> Iterator[HostWait]:
-    """Yields the host's waits for room in the launch queues, one for every 64th launch of a stream."""
+    """Yields the waits of the host for room in the launch queues, for every 64th launch of each stream."""
     launched = collections.defaultdict[int, list[int]](list)
     for position, stream in _launches(trace):
         positions = launched[stream]
@@ -45,10 +47,10 @@ def _waits_for_room(trace: Trace, room: int) -> Iterator[HostWait]:
 
 
 def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
-    """Yields position in the events and stream of each kernel launch that is certain.
+    """Yields, for each certain kernel launch, its position in the events and its stream.
 
     Each operator call that allocates counts as one launch, however often it allocates. Calls that work in
-    place are missing from the events, so the real queue fills no later than these launches say.
+    place are missing from the events, so the real queue fills up at least as early.
     """
     before = ""
     for position, event in enumerate(trace.events):

@@ -24,7 +24,8 @@ class Candidate:
     """Convolution algorithm that a layer may use, with the workspaces of the layer's calls.
 
     Attributes:
-        spans: the workspaces of the layer's calls, by the call.
+        algorithm: name of the algorithm.
+        spans: workspace of each of the layer's calls (forward, and the two gradients in backward).
     """
 
     algorithm: str
@@ -32,29 +33,36 @@ class Candidate:
 
     @property
     def likely_bytes(self) -> int:
-        """Largest likely workspace of the layer's passes in bytes."""
+        """Likely workspace in bytes of that pass of the layer, forward or backward, which takes most."""
         return max(span.likely_bytes for span in self.spans.values())
 
 
 def layer_of(call: Convolution) -> Convolution:
-    """Key of a convolution layer, equal for all its passes: the call as a forward pass."""
+    """Forward pass of a convolution call, which serves as the key of its layer for all three passes."""
     return dataclasses.replace(call, conv_pass=ConvPass.FPROP)
 
 
 def candidates(device_kind: str) -> tuple[str, ...]:
-    """Names of the convolution algorithms that a layer may use, the device's default first."""
+    """Names of the algorithms from which the algorithm `mixed` chooses for each layer, the default first.
+
+    Args:
+        device_kind: `cuda` or `cpu`.
+    """
     return conv.defaults(device_kind)[0], *CANDIDATES
 
 
 def options(
     calls: Sequence[object], demands: Demands, names: Sequence[str]
 ) -> dict[Convolution, list[Candidate]]:
-    """Candidates of every convolution layer: the algorithms in `names` that can compute the layer.
+    """Algorithms among `names` that can compute each convolution layer, with their workspaces.
 
     Args:
         calls: calls of a step with workspace or scratch memory; only convolutions have candidates.
-        demands: returns the workspace of each of `calls` under an algorithm.
+        demands: returns the workspace of each of `calls` under the algorithm of a name.
         names: names of the algorithms.
+
+    Returns:
+        The algorithms by layer; the key of a layer is its forward pass.
     """
     passes: dict[Convolution, list[int]] = {}
     for number, call in enumerate(calls):
@@ -72,12 +80,19 @@ def options(
 
 
 def smallest(choices: Sequence[Candidate]) -> Candidate:
-    """Candidate with the smallest likely workspace, which a layer takes where no budget is known."""
+    """Candidate with the smallest likely workspace; where no memory budget is known, a layer uses it."""
     return min(choices, key=lambda option: option.likely_bytes)
 
 
 def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[Workspace, ...]:
-    """Workspace of each call if every layer uses its algorithm with the smallest likely workspace."""
+    """Workspace of each call if every layer uses its algorithm with the smallest likely workspace.
+
+    Args:
+        calls: calls of a step with workspace or scratch memory; those that are no convolutions keep their
+            own.
+        demands: returns the workspace of each of `calls` under the algorithm of a name.
+        device_kind: `cuda` or `cpu`.
+    """
     by_default = demands(conv.defaults(device_kind)[0])
     chosen: dict[Convolution, Workspace] = {}
     for choices in options(calls, demands, candidates(device_kind)).values():

@@ -28,7 +28,12 @@ _Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Smallest and largest workspace of a call over several cards, and the largest at the worst level."""
+    """Smallest and largest workspace in bytes of a call over several cards.
+
+    Attributes:
+        low_bytes: the smallest at the low level.
+        high_bytes, worst_bytes: the largest at the high and at the worst level.
+    """
 
     low_bytes: int
     high_bytes: int
@@ -41,10 +46,12 @@ class _Ends:
 
 
 class OtherCards:
-    """Workspaces on the other cards that a step may run on, for `Conditions.elsewhere`.
+    """Workspaces on all cards that a step may run on, if it is not known on which.
+
+    It widens the workspaces of the likely card; an object of this class is given as `Conditions.elsewhere`.
 
     Args:
-        sources: the source of cuDNN's plans on each of the cards, by architecture; at least one.
+        sources: the source of cuDNN's plans for each possible architecture, by its name; at least one.
     """
 
     def __init__(self, sources: Mapping[str, PlanSource]) -> None:
@@ -91,7 +98,12 @@ class OtherCards:
     def _asking(
         self, conditions: Conditions, torch_release: tuple[int, int]
     ) -> Callable[[Sequence[Call]], list[_Ends]]:
-        """Returns a function from calls to the smallest and largest workspace of each over all cards."""
+        """Returns a function that computes the smallest and largest workspace of calls over all cards.
+
+        Args:
+            conditions: conditions on the likely card; on the other cards only the card differs.
+            torch_release: major and minor version of the PyTorch that made the trace.
+        """
         others = [
             (
                 dataclasses.replace(
@@ -113,7 +125,15 @@ class OtherCards:
     def _learn(
         self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
     ) -> None:
-        """Computes and caches the `_Ends` of each convolution at the two nearest batch sizes of the grid."""
+        """Computes and caches the smallest and largest workspace of convolutions on a grid of batch sizes.
+
+        For each convolution, these are the two sizes among 1, 2, 3, 4, 6, 8, 12, … next to its batch size.
+
+        Args:
+            calls: the convolutions.
+            policy: key of the conditions that decide among plans.
+            ask: computes the smallest and largest workspace of each of its calls over all cards.
+        """
         missing = {
             key: call.of_samples(size)
             for call in calls
@@ -143,7 +163,7 @@ class OtherCards:
 
 
 def _policy(conditions: Conditions) -> _Key:
-    """Key of the conditions by which PyTorch chooses among a convolution's plans: algorithm and TF32."""
+    """Key of the conditions on which the choice among a convolution's plans depends: algorithm and TF32."""
     return conditions.conv_algo, conditions.allow_tf32
 
 
@@ -151,6 +171,10 @@ def _spread(likely: Workspace, ends: _Ends) -> Workspace:
     """Returns the workspace `likely` with low, high and worst bytes widened to `ends`.
 
     The smaller sizes that are tried when memory is short stay those of the likely card.
+
+    Args:
+        likely: workspace of a call on the likely card.
+        ends: smallest and largest workspace of the call on all cards.
     """
     return Workspace(
         low_bytes=min(likely.low_bytes, ends.low_bytes),

@@ -24,26 +24,29 @@ _MOST_SIZES = 512  # in the cache; each takes 20 kB for a usual network, 150 kB 
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
-    """Knob setting to trace for `knobs`, shared by all settings with equal traces.
+    """Knob setting (values of the training options) that has to be traced to predict steps under `knobs`.
 
-    On cards all convolution algorithms share one trace, because workspaces are computed at a replay; on the
-    CPU (`for_host`) the trace has the workspaces. The allocator's settings only matter at a replay.
+    Settings that would give equal traces share it. On cards all convolution algorithms share one trace,
+    because workspaces are computed at a replay; on the CPU the trace has the workspaces. The allocator's
+    settings only matter at a replay.
 
     Args:
+        knobs: the knob setting to predict.
         num_passes: number of accumulated batches in the traced step, see `Knobs.num_passes`.
+        for_host: whether the step is predicted for the CPU rather than for a card.
     """
     traced = dataclasses.replace(knobs.for_passes(num_passes), allocator="default")
     return traced if for_host else dataclasses.replace(traced, conv_algo="cudnn")
 
 
 class PeakCurve:
-    """Step of one knob setting at any batch size; computes its peaks on cards.
+    """Training or inference step at any batch size, under one setting of its options; computes its peaks.
 
-    Most steps have equal events at all batch sizes, so that one `StepLines` covers all sizes. Some steps need
-    two of them, or one for each size.
+    Most steps have equal events at all batch sizes, so that one `StepLines` (sizes as lines in the batch
+    size) covers all sizes. Some steps need two of them, or one for each size.
 
     Args:
-        lines_at: finds the lines that cover a batch size.
+        lines_at: returns the lines that cover a batch size.
         lines: the lines that cover all batch sizes; None if different batch sizes need different lines.
         needs_traces: whether each batch size needs a trace of its own.
 
@@ -72,32 +75,40 @@ class PeakCurve:
     def through(cls, traces: Sequence[Trace]) -> Self:
         """Fits a peak curve to traces of one workload and knob setting at different batch sizes.
 
-        Through one trace, it covers that trace's batch size alone.
+        From a single trace, the curve covers that trace's batch size alone.
 
         Raises:
-            BatchDependentEventsError: the traces differ in more than sizes that are products of
-                lines in the batch size.
+            BatchDependentEventsError: the traces' events differ, or a dimension is no line in the batch size.
         """
         return cls.of(StepLines.through(traces))
 
     @classmethod
     def in_two(cls, below: StepLines, rest: StepLines, *, start: int) -> Self:
-        """Peak curve of a step that differs below the batch size `start`.
+        """Peak curve of a step whose events below a batch size differ from those at and above it.
 
-        There are two such kinds of steps. One accumulates gradients, which it only does at batch sizes below
+        There are two kinds of such steps. One accumulates gradients, which it only does at batch sizes below
         the global batch. The other slices its batch: a slice of one sample is contiguous, so that
         `labels[..., 1:].reshape(-1)` is a view at batch size 1, and a copy from batch size 2 on.
+
+        Args:
+            below: the step below the batch size `start`.
+            rest: the step from `start` on.
+            start: the batch size at which the events change.
         """
         return cls(lambda batch_size: below if batch_size < start else rest)
 
     @classmethod
     def traced_anew(cls, trace_at: Callable[[int], Trace]) -> Self:
-        """Peak curve of a step whose events depend on the batch size; traces each requested size."""
+        """Peak curve of a step whose events depend on the batch size, so that each size is traced by itself.
+
+        Args:
+            trace_at: traces the step at a batch size.
+        """
         return cls(functools.cache(lambda size: StepLines.through([trace_at(size)])), needs_traces=True)
 
     @property
     def trace(self) -> Trace:
-        """First of the step's traces."""
+        """First of the traces that the step is known from."""
         return self.lines_at(TRACED_BATCH_SIZES[0]).trace
 
     def at(self, batch_size: int) -> SizedStep:

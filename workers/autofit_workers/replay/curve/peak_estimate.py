@@ -11,7 +11,12 @@ from autofit_workers.spec.trace import Allocation, Category, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAllocation:
-    """Allocation alive at the allocated peak, with its bytes; the shape is that of the first trace."""
+    """Allocation alive at the allocated peak, with its bytes.
+
+    Attributes:
+        allocation: the allocation in the first trace, whose batch size and so whose shape may differ.
+        num_bytes: bytes at the predicted batch size.
+    """
 
     allocation: Allocation
     num_bytes: int
@@ -21,13 +26,16 @@ class LiveAllocation:
 class PeakEstimate:
     """Predicted peaks of a step on a card.
 
+    Where it is not known how much workspace cuDNN will take for a convolution, it is assumed as likely, low
+    or high. If the cuDNN that will run cannot be queried, several sources of its convolution plans are used.
+
     Attributes:
         allocated_bytes, reserved_bytes: allocated and reserved peak with the likely workspaces. If there are
             several sources of convolution plans, these two, the workspaces, `breakdown` and `live` are by the
             source whose reserved peak is the lower median.
-        low_bytes, high_bytes: smallest and largest reserved peak from the low to the high workspaces, over
+        low_bytes, high_bytes: smallest and largest reserved peak with low, likely and high workspaces, over
             all sources.
-        allocated_low_bytes, allocated_high_bytes: smallest and largest allocated peak likewise.
+        allocated_low_bytes, allocated_high_bytes: smallest and largest allocated peak with the same.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
             any one convolution call. Calls run one after the other, so only one workspace is alive at a time.
         breakdown: bytes alive at the allocated peak, by category; they add up to the allocated peak.
@@ -52,8 +60,9 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
     """Allocations alive right after an event, largest first.
 
     Args:
-        position: index of the event among the replayed events, which continue past the trace's end if the
-            trace has a repetition.
+        trace: the trace.
+        position: index of the event. The events of a text generation continue past the trace's end with the
+            passes that were not traced.
         sizes: bytes of every allocation of the trace.
     """
     alive: set[int] = set()
@@ -68,7 +77,12 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
 
 
 def by_category(live: Iterable[LiveAllocation], allocated_bytes: int) -> dict[Category, int]:
-    """Bytes of the live allocations by category, which add up to `allocated_bytes`."""
+    """Bytes of the live allocations by category, such as parameters or activations.
+
+    Args:
+        live: the allocations.
+        allocated_bytes: allocated memory at the same time; what exceeds the allocations counts as `OTHER`.
+    """
     breakdown = dict.fromkeys(Category, 0)
     for one in live:
         breakdown[one.allocation.category] += one.num_bytes

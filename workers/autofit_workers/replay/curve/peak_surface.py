@@ -20,19 +20,20 @@ from autofit_workers.spec.trace import Trace
 def curves_by_size(
     traces: Mapping[tuple[int, int], Trace], *, multiple: int, degree: int = 1
 ) -> Callable[[int], PeakCurve]:
-    """Peak surface: function from a sample size, such as a sequence length, to the peak curve at it.
+    """Returns a function from a sample size, such as a sequence length, to the peak curve of the step.
 
-    The function takes sizes that leave the same remainder, divided by `multiple`, as the traced sizes. It
-    makes each curve once.
+    The peak curve gives the peak memory at any batch size. The function takes only sizes that leave the same
+    remainder, divided by `multiple`, as the traced sizes. It makes each curve once.
 
     Args:
         traces: traces of one workload and one knob setting, by batch size and size of a sample. If all have
             one batch size, the curves cover that batch size only.
         multiple: distance between the sizes that are covered, such as 64 tokens.
-        degree: degree of the polynomials of the size: 1 for texts, 2 for images.
+        degree: degree of the polynomials in the sample size that are fitted to tensors' dimensions: 1 for
+            texts, 2 for images.
 
     Raises:
-        BatchDependentEventsError: the traces differ in more than sizes that are products of polynomials.
+        BatchDependentEventsError: the traces' events differ, or a dimension is no such polynomial.
         ValueError: the sizes leave different remainders, or there are too few of them.
     """
     remainders = {size % multiple for _, size in traces}

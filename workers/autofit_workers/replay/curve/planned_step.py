@@ -31,11 +31,12 @@ _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
 class Requests(NamedTuple):
-    """Sizes in bytes that a step's allocations request at a batch size, with smaller choices.
+    """Sizes in bytes that a step's allocations request at one batch size.
 
     Attributes:
         sizes: bytes of every allocation.
-        choices: sizes to try in turn when memory is short, by the index of the allocation.
+        choices: for convolution workspaces, the smaller sizes that are tried when memory is short, by the
+            index of the allocation.
     """
 
     sizes: list[int]
@@ -43,14 +44,16 @@ class Requests(NamedTuple):
 
 
 class PlannedStep:
-    """Step with the convolution plans of one source: the workspaces of its calls, and its replays.
+    """Step whose convolutions use the plans of one source: their workspaces, and replays with them.
 
-    Replays are cached in `step.memory`: sources, policies and cards with equal workspaces share a replay.
+    A plan is one of the ways in which cuDNN can compute a convolution; a source (libcudnn itself, a shipped
+    table, or formulas) tells the plans and their workspaces. Replays are cached for all cards, algorithms and
+    sources with equal workspaces.
 
     Args:
         step: the step at one batch size.
-        conditions: conditions that the step runs under.
-        source: source of convolution plans that is used in place of `conditions.sources`.
+        conditions: card, convolution algorithm and allocator settings.
+        source: the source of plans; `conditions.sources` is not used.
     """
 
     def __init__(self, step: SizedStep, conditions: Conditions, source: PlanSource) -> None:
@@ -61,11 +64,15 @@ class PlannedStep:
 
     @cached_property
     def spans(self) -> tuple[Workspace, ...]:
-        """Workspace of each distinct call in bytes: low, likely, high and worst."""
+        """Workspace of each distinct call as a range: low, likely, high and worst bytes."""
         return self._step.demands(self._conditions, self._source)
 
     def demanded(self, level: Level) -> Demanded:
-        """Workspace bytes of each distinct call at a level, for its first and for its later runs."""
+        """Workspace bytes of each distinct call at a level, for the call's first run and for later runs.
+
+        Returns:
+            The bytes of all calls in their first run, followed by those of all calls in later runs.
+        """
         if level not in self._demanded:
             self._demanded[level] = self._work_out_demanded(level)
         return self._demanded[level]
@@ -77,16 +84,23 @@ class PlannedStep:
         return (*first, *(span.repeated.likely_bytes for span in self.spans))
 
     def sizes(self, level: Level) -> list[int]:
-        """Bytes of every allocation, with the workspaces at a level."""
+        """Bytes of every allocation, with the workspaces that a level (low, likely, high, worst) assumes."""
         return self._step.sizes_with(self.demanded(level))
 
     def largest_workspace_bytes(self, level: Level) -> int:
-        """Largest convolution workspace at a level in bytes, without other operators' scratch memory."""
+        """Largest convolution workspace in bytes; scratch memory of other operators does not count.
+
+        Args:
+            level: low, likely, high or worst workspaces.
+        """
         calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
     def plans(self, level: Level) -> list[tuple[int, Convolution]]:
-        """Workspace bytes and call of each convolution whose workspace depends on cuDNN's choice of plan."""
+        """Workspace bytes and call of each convolution whose workspace depends on cuDNN's choice of plan.
+
+        Each distinct convolution occurs twice: for its first run, and for later runs.
+        """
         spans = 2 * self.spans
         calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
         return [
@@ -96,15 +110,22 @@ class PlannedStep:
         ]
 
     def found_bytes(self, level: Level) -> dict[int, int]:
-        """Workspace bytes of the plan that cuDNN's benchmark mode finds, by the allocation where it times."""
+        """Workspace bytes of the plan that cuDNN's benchmark mode finds fastest, for each timed convolution.
+
+        The key is the index of the allocation in whose memory the plans are timed. Empty in other modes.
+        """
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
-        """Replays the step's events at a level of workspaces, without a memory limit."""
+        """Replays the step's events with the workspaces that a level assumes, without a memory limit."""
         return self.replay_with(self.demanded(level), clock=self.clock(level))
 
     def clock(self, level: Level) -> EventClock:
-        """Event clock of a level; `keeps_up` at all levels if no other stream uses the step's blocks."""
+        """Assumption on when CUDA events complete, which delays the reuse of blocks that other streams use.
+
+        It is that of the level, or `keeps_up` (all events are complete) if no block is used by another
+        stream.
+        """
         return level.clock if self._step.lines.streams.uses else keeps_up
 
     def replay_with(
@@ -112,10 +133,14 @@ class PlannedStep:
     ) -> Replay:
         """Replays the events without a memory limit, with given workspace bytes of the calls.
 
+        The passes of a text generation are instead replayed under a limit close to the bytes that are alive,
+        because their reserved memory would otherwise grow with every token.
+
         Args:
-            demanded: workspace bytes of the calls.
+            demanded: workspace bytes of each distinct call, for its first and its later runs.
             clock: decides when CUDA events are complete.
-            stop_above_bytes: the replay ends as soon as more bytes than this are reserved; None for no end.
+            stop_above_bytes: the replay ends as soon as more bytes than this are reserved; None to replay
+                all.
         """
         memory, settings = self._step.memory, self._conditions.settings
         key = (self._step.batch_size, demanded, settings, self._timed, clock)
@@ -138,9 +163,12 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def least(self) -> Replay:
-        """Replays the step at the likely level in about the least memory in which it completes with retries.
+        """Replays the step with likely workspaces in about the least memory in which it completes.
 
-        If at least half of the unlimited reserved peak is alive at one time, the result is that of `replay`.
+        Under a tight memory limit the allocator releases its cached memory and retries, so that the step
+        completes with less reserved memory than without a limit. If at least half of the reserved peak
+        without a limit is alive at one time, a limit could save little, and the replay without a limit is
+        returned.
         """
         demanded = self.demanded(Level.LIKELY)
         unlimited = self.replay()
@@ -151,17 +179,25 @@ class PlannedStep:
         return _within_least(unrolled, settings, self._streams, clock)
 
     def live_bytes(self, demanded: Demanded) -> int:
-        """Peak of live bytes with given workspace bytes of the calls; no replay reserves less."""
+        """Peak of live bytes with given workspace bytes of the calls, a lower bound of every reserved peak.
+
+        Args:
+            demanded: workspace bytes of each distinct call, for its first and its later runs.
+        """
         return self._step.memory.live_bytes(
             (self._step.batch_size, demanded),
             lambda: live_peak_bytes(*self._step.unrolled(self._step.sizes_with(demanded))),
         )
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
-        """Replays the events at a level, with reserved memory limited to `limit_bytes`.
+        """Replays the events with reserved memory limited to `limit_bytes`.
 
         At the limit the allocator releases its cached memory and retries, and PyTorch falls back to the next
         cuDNN plan whose workspace can be allocated (`run_single_conv` of Conv_v8.cpp).
+
+        Args:
+            limit_bytes: most bytes that may be reserved.
+            level: low, likely, high or worst workspaces.
         """
         memory, settings = self._step.memory, self._conditions.settings
         tried, clock = self._tried(level), self.clock(level)
@@ -180,41 +216,55 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def requests(self) -> Requests:
-        """Sizes that allocations request at the likely level, to replay the step along with other events."""
+        """Sizes that allocations request with likely workspaces, for a replay along with other events."""
         choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
         return Requests(self.sizes(Level.LIKELY), choices)
 
     @property
     def _streams(self) -> Streams:
-        """Streams of the events, with the host's waits that limit how far it runs ahead of the card."""
+        """Streams of the events, with the waits of the host that limit how far it runs ahead of the card."""
         return self._step.lines.streams_on(Architecture.of(self._conditions.architecture).vendor)
 
     @cached_property
     def _timed(self) -> frozenset[int]:
-        """Indices of the distinct calls whose plans benchmark mode times."""
+        """Indices of the distinct calls whose plans cuDNN's benchmark mode times; empty in other modes."""
         if not self._conditions.policy.benchmark:
             return frozenset()
         return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
 
     def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
-        """Workspace bytes that each call tries in turn, from its bytes at a level down, as a `Demanded`."""
+        """Workspace bytes that each call tries in turn, from its bytes at a level down to smaller plans.
+
+        The distinct calls are listed twice: for their first runs, then for their later runs.
+        """
         spans = zip(2 * self.spans, self.demanded(level), strict=True)
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """Sizes of allocations in which cuDNN's benchmark mode times plans, if memory suffices for all."""
+        """Memory in which cuDNN's benchmark mode times plans, and the plan found, without a memory limit.
+
+        Args:
+            demanded: workspace bytes of each distinct call, for its first and its later runs.
+
+        Returns:
+            By the index of the allocation; empty unless in benchmark mode.
+        """
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 
 def _within_least(
     unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
 ) -> Replay:
-    """Replays events under the smallest tried memory limit at which they complete, else without a limit.
+    """Replays events under the smallest of a few memory limits at which they complete with allocator retries.
 
     While a model generates text, its KV cache moves into a larger block with every token, and the old block
     is soon too small for any request; outputs that are concatenated one by one do the same. Without a limit,
     reserved memory grows until the card is full and the allocator releases its cached memory, so that the
-    reserved peak depends on the card instead of the step.
+    reserved peak depends on the card instead of the step. A limit close to the bytes that are alive gives a
+    peak of the step itself.
+
+    Returns:
+        The replay; one without a limit if the events complete under none of the limits.
     """
     within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
     most_alive = live_peak_bytes(*unrolled)

@@ -32,10 +32,10 @@ MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no suc
 
 
 class _Counter(NamedTuple):
-    """GPU kernel that counts elements in 32 bits, with the largest number that it takes.
+    """GPU kernel that counts elements in 32 bits and therefore refuses tensors with more.
 
     Attributes:
-        does: what the kernel does, in words that go before the number of elements.
+        does: verb for messages that say how many elements the kernel "pads" or "pools to".
         most: the largest number of elements that the kernel takes.
         lifted_in: PyTorch release since which the kernel takes more; None if no release up to 2.15 does.
         remedy: what the user can do, in words.
@@ -71,7 +71,12 @@ _COUNTERS = {
 
 
 class _Cards(NamedTuple):
-    """Range of compute capabilities that a library's kernels are built for."""
+    """Range of compute capabilities that a library's kernels are built for.
+
+    Attributes:
+        name: name of the library.
+        oldest, newest: capabilities as 10 × major + minor; None for no newest one.
+    """
 
     name: str
     oldest: int
@@ -110,7 +115,13 @@ class Refusal(NamedTuple):
 def why_not_convolved(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Reason why PyTorch refuses a convolution, as text; None if it runs. See `too_many_elements`."""
+    """Reason why PyTorch refuses a convolution for its number of elements, as text; None if it runs.
+
+    Args:
+        call: the convolution.
+        conditions: card, convolution algorithm and PyTorch release.
+        torch_release: release that made the trace, used if `conditions` names none.
+    """
     num_elements = too_many_elements(call, conditions, torch_release)
     if num_elements is None:
         return None
@@ -135,7 +146,8 @@ def why_not_taken(
     Args:
         operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
         shape: shape of the operator's result if it is one of `OPERATORS`, else the `counted_shape`.
-        torch_release: major and minor version of the PyTorch that made the trace.
+        conditions: card and PyTorch release.
+        torch_release: release that made the trace, used if `conditions` names none.
     """
     release = conditions.torch_release or torch_release
     if operator in _MADE_FOR:
@@ -166,9 +178,12 @@ def _why_not_there(cards: _Cards, architecture: str) -> str | None:
 
 
 def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, int]) -> str | None:
-    """Reason why fused attention refuses a shape, as text; None if it runs.
+    """Reason why PyTorch's fused attention refuses a query for its batch, as text; None if it runs.
 
-    The shape is batch, heads, rows and head size; windows count as samples.
+    Args:
+        operator: name of the attention operator.
+        shape: batch, heads, rows and head size; in windowed attention each window is a sample of the batch.
+        release: major and minor version of PyTorch.
     """
     in_chunks = operator == _EFFICIENT_ATTENTION and release >= _EFFICIENT_IN_CHUNKS_SINCE
     if in_chunks or len(shape) != 4 or shape[0] <= MOST_SAMPLES:
@@ -188,7 +203,9 @@ def too_many_elements(
     DepthwiseConv2d.cu, PyTorch 2.13); cuDNN and the other kernels of ATen split the batch.
 
     Args:
-        torch_release: major and minor version of the PyTorch that made the trace.
+        call: the convolution.
+        conditions: card, convolution algorithm and PyTorch release.
+        torch_release: release that made the trace, used if `conditions` names none.
     """
     algorithm = conv.find(conditions.conv_algo)
     left: Convolution | None = call

@@ -16,7 +16,11 @@ _Value = TypeVar("_Value")
 
 
 class ReplayMemory:
-    """Cache of a step's replays, workspaces and live bytes by key; each kind is emptied at 4096 entries."""
+    """Cache of a step's replays, workspaces and peaks of live bytes.
+
+    A key holds everything that a cached result depends on, such as batch size and workspaces. Each of the
+    three kinds is emptied once it has 4096 entries.
+    """
 
     def __init__(self) -> None:
         self._known: dict[ReplayKey, Replay] = {}
@@ -30,7 +34,7 @@ class ReplayMemory:
         return self._known.get(key)
 
     def keep(self, key: ReplayKey, result: Replay) -> Replay:
-        """Caches a replay under a key, in place of an earlier one, and returns the replay."""
+        """Caches a replay under a key, in place of an earlier one, and returns that replay."""
         return _keep(self._known, key, result)
 
     def demands(self, key: ReplayKey, work_out: Callable[[], tuple[Workspace, ...]]) -> tuple[Workspace, ...]:

@@ -19,8 +19,10 @@ from autofit_workers.spec.work import Convolution
 class SizedStep:
     """Step at one batch size with the sizes of its allocations, before a card and an algorithm are chosen.
 
+    A *call* is a convolution or another operator with workspace or scratch memory, which depends on the card.
+
     Args:
-        lines: the step's allocations as lines in the batch size.
+        lines: the step's allocations, with dimensions as lines in the batch size.
         batch_size: a batch size that the lines cover.
 
     Attributes:
@@ -42,7 +44,7 @@ class SizedStep:
 
     @cached_property
     def convolutions(self) -> dict[int, Convolution]:
-        """Convolution calls of the trace, by the index of their workspace among the allocations."""
+        """Convolution calls of the step, by the index of the allocation that is the call's workspace."""
         return {
             index: call
             for index, number in self.lines.call_of.items()
@@ -54,21 +56,30 @@ class SizedStep:
         return self.lines.sizes_at(self.batch_size)
 
     def demands(self, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
-        """Workspace of each distinct call with the plans of `source`: low, likely, high and worst; cached."""
+        """Workspace of each distinct call as a range from low to worst; cached.
+
+        Args:
+            conditions: card, convolution algorithm and more.
+            source: source of cuDNN's convolution plans (libcudnn, a table, or formulas).
+        """
         return self.memory.demands(
             (self.batch_size, conditions, source),
             lambda: demands(self.calls, conditions, source, self.lines.torch_release),
         )
 
     def sizes_with(self, demanded: Demanded) -> list[int]:
-        """Bytes of every allocation, given the workspace bytes of the calls."""
+        """Bytes of every allocation of the trace, given the workspaces.
+
+        Args:
+            demanded: workspace bytes of each distinct call, for its first and its later runs.
+        """
         sizes = self._sizes.copy()
         for index, position in self.lines.position_of.items():
             sizes[index] = demanded[position]
         return sizes
 
     def unrolled(self, sizes: Sequence[int]) -> Unrolled:
-        """Events of the whole step with its repetitions, and the bytes of each allocation in them.
+        """Events of the whole step, also of a text generation's untraced passes, and each allocation's bytes.
 
         Args:
             sizes: bytes of every allocation of the trace.
@@ -81,16 +92,17 @@ class SizedStep:
         return live_peak_bytes(*self.unrolled(self._sizes_without_plans(Level.LOW)))
 
     def live_bytes(self, level: Level, block_bytes: Callable[[int], int]) -> int:
-        """Peak of live blocks in bytes, with estimated sizes at a level, without convolution workspaces.
+        """Largest sum of the blocks alive at one time, in bytes, without workspaces and scratch memory.
 
         Args:
-            block_bytes: returns the bytes of the block that a request of some bytes gets.
+            level: low, likely or high, for allocations whose size is an estimate.
+            block_bytes: returns the bytes of the block that serves a request of some bytes.
         """
         events, sizes = self.unrolled(self._sizes_without_plans(level))
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
-        """Largest likely bytes of an allocation whose size is an estimate, except workspaces."""
+        """Largest likely bytes of an allocation whose size in the trace is an estimate; 0 without any."""
         return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
 
     def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:
@@ -101,7 +113,7 @@ class SizedStep:
         return {layer: tuple(modules) for layer, modules in names.items()}
 
     def live_at_convolutions(self, level: Level) -> dict[Convolution, int]:
-        """Largest number of live bytes, without workspaces, at any run of each distinct convolution."""
+        """Largest number of bytes alive while each distinct convolution runs, without workspaces."""
         sizes = self._sizes_without_plans(level)
         live_bytes, most = 0, dict[Convolution, int]()
         for event in self.trace.events:
@@ -112,6 +124,10 @@ class SizedStep:
         return most
 
     def _sizes_without_plans(self, level: Level) -> Sequence[int]:
-        """Bytes of every allocation: estimates at a level, 0 for workspaces and scratch formulas."""
+        """Bytes of every allocation, with 0 for convolution workspaces and scratch memory.
+
+        Args:
+            level: low, likely, high or worst, for allocations whose size is an estimate.
+        """
         estimated = tuple(getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in self.calls)
         return self.sizes_with(2 * estimated)

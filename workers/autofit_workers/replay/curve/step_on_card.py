@@ -22,12 +22,12 @@ from autofit_workers.spec.work import Convolution
 
 
 class LikelyReplay(NamedTuple):
-    """Replay of a step at the likely level, with the bytes of the allocations.
+    """Replay of a step with the likely workspaces, and the bytes of the allocations.
 
     Attributes:
         sizes: bytes of every allocation.
         found_bytes: workspace bytes of the plan that cuDNN's benchmark mode finds fastest, by the index of
-            the allocation in which the plans are timed.
+            the allocation in which the plans are timed; empty in other modes.
     """
 
     sizes: list[int]
@@ -36,7 +36,7 @@ class LikelyReplay(NamedTuple):
 
 
 class WithinLimit(NamedTuple):
-    """Result of a step's likely replay with limited reserved memory.
+    """Result of replaying a step with likely workspaces under a limit of reserved memory.
 
     Attributes:
         verdict: `FITS` if no request was retried, `THRASH` if the step completed with retries, else `OOM`.
@@ -52,11 +52,14 @@ class WithinLimit(NamedTuple):
 
 
 class StepOnCard:
-    """Step at one batch size under conditions such as the card; computes its peaks and verdicts.
+    """Step at one batch size on a card; computes its peaks, and whether it fits into a budget.
+
+    How cautious a result is, its level says (low, likely, high, worst): it decides which workspaces are
+    assumed for convolutions whose cuDNN plan is not certain.
 
     Args:
         step: the step at one batch size.
-        conditions: conditions that the step runs under.
+        conditions: card, convolution algorithm and allocator settings.
 
     Attributes:
         step, conditions: as given.
@@ -68,16 +71,25 @@ class StepOnCard:
 
     @cached_property
     def by_source(self) -> tuple[PlannedStep, ...]:
-        """Step planned with each source of convolution plans, in the order of the sources."""
+        """Step with the workspaces of each source of cuDNN's plans, in the order of `conditions.sources`."""
         return tuple(PlannedStep(self.step, self.conditions, s) for s in self.conditions.sources)
 
     @property
     def by_first_source(self) -> PlannedStep:
-        """Step planned with the first source of convolution plans."""
+        """Step with the workspaces of the first source of cuDNN's plans."""
         return self.by_source[0]
 
     def reserved_bytes(self, level: Level = Level.HIGH, *, stop_above_bytes: int | None = None) -> int:
-        """Largest reserved peak in bytes up to a level; stops at the first one above `stop_above_bytes`."""
+        """Reserved peak in bytes at a level: the largest over this and all lower levels and all plan sources.
+
+        At the likely level only likely workspaces count; of several plan sources, the one with the median
+        peak.
+
+        Args:
+            level: low, likely, high or worst.
+            stop_above_bytes: stop as soon as a peak exceeds this, and return a number above it; None to
+                compute the largest.
+        """
         if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
@@ -94,16 +106,28 @@ class StepOnCard:
         return highest
 
     def runs_within(self, limit_bytes: int, level: Level = Level.HIGH) -> bool:
-        """Whether the step completes within a memory limit, with retries and smaller plans allowed.
+        """Whether the step completes within a limit of reserved memory, even if only with allocator retries.
 
-        A step with a call that PyTorch or a kernel refuses runs under no limit.
+        When memory is short, convolutions fall back to plans with smaller workspaces. False under every limit
+        if PyTorch or a kernel refuses a call of the step.
+
+        Args:
+            limit_bytes: most bytes that may be reserved.
+            level: low, likely, high or worst workspaces.
         """
         if self.refusal() is not None:
             return False
         return level.settles(p.replay_within(limit_bytes, level).completed for p in self.by_source)
 
     def verdict(self, budget_bytes: int | None, level: Level = Level.HIGH) -> Verdict:
-        """Verdict under a budget: fits without allocator retries, completes with retries, or runs out."""
+        """Verdict under a budget: `FITS`, `THRASH` if it completes only with allocator retries, or `OOM`.
+
+        A call that PyTorch or a kernel refuses at this size makes it `OOM` too.
+
+        Args:
+            budget_bytes: most bytes that may be reserved; None for no limit.
+            level: low, likely, high or worst workspaces.
+        """
         if self.refusal() is not None:
             return Verdict.OOM
         if budget_bytes is None:
@@ -115,7 +139,10 @@ class StepOnCard:
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM
 
     def likely_within(self, limit_bytes: int) -> WithinLimit:
-        """Result at the likely level within a memory limit, with retries and smaller plans allowed."""
+        """Verdict and peaks with likely workspaces under a limit of reserved memory.
+
+        When memory is short, the allocator retries and convolutions fall back to smaller workspaces.
+        """
         verdict, typical = self.verdict(limit_bytes, Level.LIKELY), self._typical
         fits = verdict is Verdict.FITS
         replay = typical.replay() if fits else typical.replay_within(limit_bytes)
@@ -127,7 +154,10 @@ class StepOnCard:
         )
 
     def least_bytes(self) -> int:
-        """Approximate least reserved bytes to complete at the likely level; see `PlannedStep.least`."""
+        """Reserved bytes that about suffice for the step with likely workspaces, if the allocator retries.
+
+        See `PlannedStep.least`.
+        """
         return self._typical.least().peak_reserved_bytes
 
     def refusal(self) -> Refusal | None:
@@ -145,7 +175,7 @@ class StepOnCard:
         return None
 
     def likely(self) -> LikelyReplay:
-        """Replay at the likely level, with the sizes that it was made from."""
+        """Replay with the likely workspaces, and the sizes that were replayed."""
         typical = self._typical
         return LikelyReplay(
             sizes=typical.sizes(Level.LIKELY),
@@ -154,7 +184,7 @@ class StepOnCard:
         )
 
     def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
-        """Likely workspace bytes of any given calls, under the step's conditions."""
+        """Likely workspace bytes of given calls, which need not be of this step, on its card."""
         found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
         return [each.likely_bytes for each in found]
 
@@ -187,10 +217,11 @@ class StepOnCard:
     def convolution_options(
         self, names: Sequence[str] = ()
     ) -> dict[Convolution, list[mixed_convolutions.Candidate]]:
-        """Candidate algorithms for each distinct convolution layer, with their workspaces.
+        """Algorithms that can compute each distinct convolution layer, with their workspaces.
 
         Args:
-            names: names of the algorithms to choose from; if empty, the candidates for a convolution plan.
+            names: names of the algorithms to choose from; if empty, those that the algorithm `mixed` chooses
+                from.
         """
 
         def under(conv_algo: str) -> tuple[Workspace, ...]:
@@ -201,11 +232,21 @@ class StepOnCard:
         return mixed_convolutions.options(self.step.calls, under, names)
 
     def largest_plan_bytes(self, level: Level) -> int:
-        """Largest workspace in bytes of the convolutions whose plan cuDNN chooses; 0 if there are none."""
+        """Largest workspace in bytes of the convolutions whose plan cuDNN chooses; 0 if there are none.
+
+        Args:
+            level: low, likely, high or worst workspaces.
+        """
         return max((num_bytes for num_bytes, _ in self._typical.plans(level)), default=0)
 
     def largest_plan_modules(self, level: Level) -> tuple[str, ...]:
-        """Modules of the convolution whose cuDNN workspace is the largest; empty if that is 0 bytes."""
+        """Names of the modules that call the convolution with the largest workspace of a cuDNN plan.
+
+        Empty if no convolution has such a workspace.
+
+        Args:
+            level: low, likely, high or worst workspaces.
+        """
         plans = self._typical.plans(level)
         num_bytes, call = max(plans, key=lambda plan: plan[0], default=(0, None))
         if call is None or not num_bytes:
@@ -213,7 +254,12 @@ class StepOnCard:
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
-        """Reserved peak in bytes with given workspaces of convolutions; other sizes are at `level`."""
+        """Reserved peak in bytes if convolutions take given workspaces.
+
+        Args:
+            workspaces: workspace bytes of every distinct convolution call.
+            level: low, likely, high or worst, for all other scratch memory and estimates.
+        """
         planned = self.by_first_source
         sizes = tuple(
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
@@ -223,7 +269,7 @@ class StepOnCard:
 
     @cached_property
     def _typical(self) -> PlannedStep:
-        """Step planned with the source whose likely reserved peak is the lower median.
+        """Step with the workspaces of that source of plans whose likely reserved peak is the lower median.
 
         Sources with equal reserved peaks are ordered by allocated peak and workspaces, so that the choice
         does not depend on the order of the sources.
@@ -239,7 +285,11 @@ class StepOnCard:
         return sorted(self.by_source, key=peaks)[(len(self.by_source) - 1) // 2]
 
     def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded, EventClock]]:
-        """Yields planned step, workspace bytes and event clock for each level and source, each once."""
+        """Yields what has to be replayed for some levels and all plan sources, equal replays only once.
+
+        For each replay these are the step with the source's plans, the workspace bytes of its calls, and the
+        assumption on when CUDA events complete.
+        """
         seen = set()
         for level in levels:
             for planned in self.by_source:

@@ -11,7 +11,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def traced_step(trace: Trace, architecture: str) -> StepOnCard:
-    """Returns a traced step at its own batch size on a card of an architecture, such as `sm_80`."""
+    """Returns a traced step at the batch size of its trace, on a card of an architecture such as `sm_80`."""
     conditions = Conditions(
         plans=(offline_source(architecture, trace.versions["torch"]),),
         conv_algo=trace.knobs.conv_algo,

@@ -26,9 +26,12 @@ class Unrolled(NamedTuple):
 
 
 def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
-    """Returns a trace's events and sizes, continued by the untraced passes that repeat its last one.
+    """Returns a trace's events and sizes, continued by the passes of a text generation that were not traced.
+
+    These repeat the last traced pass; allocations grow from pass to pass as they did between the last two.
 
     Args:
+        trace: the trace.
         sizes: bytes of every allocation of the trace.
     """
     repetition = trace.repetition
@@ -53,7 +56,7 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
 
 
 def unrolled_streams(trace: Trace) -> Streams:
-    """CUDA streams of the events of all passes of a text generation, as `unrolled` returns them.
+    """CUDA streams of the events that `unrolled` returns: of traced and untraced passes.
 
     The host's waits in the untraced passes are left out: memory then comes back no earlier than in the real
     run, so that the peak is not too low.
@@ -67,7 +70,12 @@ def unrolled_streams(trace: Trace) -> Streams:
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:
-    """Allocation of the trace for index `number` in the unrolled events, of which later ones repeat it."""
+    """Traced allocation that an allocation of the unrolled events is, or is a repetition of.
+
+    Args:
+        trace: the trace.
+        number: index of the allocation in the unrolled events.
+    """
     total = len(trace.allocations)
     if number < total:
         return trace.allocations[number]

@@ -46,7 +46,8 @@ class _Batch:
     """Events and allocations of one traced batch.
 
     Attributes:
-        events: events of the batch, each as a base and an offset.
+        events: events of the batch. Each has a base, which says what it allocates or frees (see `_Event`),
+            and an offset from it, so that batches that behave alike have equal events.
         first: index of the batch's first allocation in the trace.
         num_allocations: number of the batch's allocations.
     """
@@ -59,11 +60,13 @@ class _Batch:
 class VaryingRun:
     """Events of a training run for batches of given lengths, from a trace of batches of other lengths.
 
+    A batch's lengths are the numbers in which batches differ, such as the longest sequence.
+
     Args:
         trace: trace of some batches of different lengths.
         lengths: lengths of the trace's batches.
         sizes: bytes of each allocation of the trace.
-        demand: returns the workspace or scratch bytes of given calls.
+        demand: returns the workspace or scratch bytes of given operator calls.
         batches: the events of each of the traced batches.
         period: the number of batches after which the same events come again.
     """
@@ -88,7 +91,16 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """Makes the run from a trace; None if its events never repeat, or it has streams or no lengths."""
+        """Makes the run from a trace; None if batches of other lengths cannot be derived from the trace.
+
+        That is so if the events never repeat, if the trace has no batch lengths or no ends of steps, or if it
+        uses several streams.
+
+        Args:
+            trace: trace of some batches of different lengths.
+            sizes: bytes of each allocation of the trace.
+            demand: returns the workspace or scratch bytes of given operator calls.
+        """
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
         if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:
@@ -110,9 +122,13 @@ class VaryingRun:
         return len(self._trace.events) / max(len(self._batches), 1)
 
     def drawn(self, order: Sequence[Numbers]) -> tuple[list[int], list[int]]:
-        """Returns events and allocation sizes of a run whose batches have the lengths in `order`.
+        """Returns events, and bytes of each allocation, of a run with batches of the lengths in `order`.
 
-        Everything before the first batch, and the first batches, whose events do not repeat, stay as traced.
+        Everything before the first batch, and the first batches, whose events do not repeat, stay as traced;
+        the batches of `order` follow.
+
+        Args:
+            order: for each batch the numbers in which batches differ.
         """
         batches = self._batches
         num_warm = len(batches) - self.num_steady
@@ -133,7 +149,7 @@ class VaryingRun:
 
     @cached_property
     def _most_ago(self) -> int:
-        """Age, in batches, of the oldest allocation that a batch frees."""
+        """Largest number of batches between the allocation of a block and the batch that frees it."""
         return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
 
     @cached_property
@@ -160,7 +176,10 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """Distinct size functions and each allocation's index among them, by a batch's place in a period."""
+        """Size functions of all allocations of a batch, for each place of a batch in a period.
+
+        For each place these are the distinct functions, and for each allocation the index of its function.
+        """
         num_steady = self.num_steady
         first = len(self._batches) - num_steady
         return {
@@ -194,11 +213,11 @@ class VaryingRun:
 
 @dataclass(frozen=True, slots=True)
 class _VaryingSize:
-    """Size of an allocation as a function of the lengths of the batches around it.
+    """Size of an allocation as a function of the lengths of its batch or of a neighbouring batch.
 
     Attributes:
-        place: index in `_SHIFTS` of the batch that determines the size.
-        of_numbers: bytes, or the call that they are computed from, as functions of that batch's numbers.
+        place: batch whose lengths determine the size: 0 the allocation's own, 1 the next, 2 the one before.
+        of_numbers: bytes, or the dimensions of an operator call with workspace, as functions of the lengths.
         error: largest relative error of these functions at the traced batches.
     """
 
@@ -207,7 +226,11 @@ class _VaryingSize:
     error: float
 
     def at(self, around: Sequence[Numbers]) -> int | Call:
-        """Bytes of the allocation, or the call that determines them, from the batches' lengths."""
+        """Bytes of the allocation at given lengths, or the operator call that its bytes are computed from.
+
+        Args:
+            around: lengths of the allocation's batch, of the next one and of the one before.
+        """
         numbers = around[self.place]
         if isinstance(self.of_numbers, Fitted):
             return self.of_numbers.at(numbers)
@@ -215,7 +238,7 @@ class _VaryingSize:
 
 
 class _Recording:
-    """Function that fits polynomials, and keeps the largest error of its results until `take_error`."""
+    """Function that fits polynomials, and records the largest error of all its fits until `take_error`."""
 
     def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
         self._fit = fit
@@ -276,11 +299,18 @@ def _period_of(batches: Sequence[_Batch]) -> int | None:
 
 
 def _num_alike(batches: Sequence[_Batch], period: int) -> int:
-    """Number of batches, counted from the last, whose events equal those of the batch `period` before."""
+    """Number of batches, counted from the last, whose events equal those of the batch `period` earlier."""
     pairs = zip(reversed(batches), reversed(batches[:-period]), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].events == pair[1].events, pairs))
 
 
 def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
-    """Lengths of a batch, the next and the previous one; at an end of the run, that batch again."""
+    """Lengths of a batch, of the next one, and of the one before.
+
+    At an end of the run, the batch's own lengths take the place of a missing neighbour's.
+
+    Args:
+        numbers: lengths of each batch of the run.
+        place: index of the batch.
+    """
     return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)

@@ -103,7 +103,7 @@ _ALIGNMENT_BYTES = 32
 
 
 class Cudnn:
-    """Loaded libcudnn; one per process, as the library keeps global state."""
+    """Loaded libcudnn, by which plans are queried; load it once per process, as it keeps global state."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -121,7 +121,7 @@ class Cudnn:
         """Loads a libcudnn and the libraries of the environment's NVIDIA packages that it needs.
 
         Args:
-            path: path of the library; None for the environment's, which PyTorch would load.
+            path: path of the library; None for the one in the Python environment, which PyTorch would load.
 
         Raises:
             CudnnError: no libcudnn is installed, it cannot be loaded, or it is too old.
@@ -179,7 +179,11 @@ class Cudnn:
                     yield plan
 
     def _plan(self, config: Descriptor, device: Descriptor) -> Plan | None:
-        """Plan of an engine configuration; None if PyTorch would skip the configuration."""
+        """Makes a plan from one of cuDNN's engine configurations (a kernel family with its settings).
+
+        Returns:
+            The plan; None if PyTorch would skip the configuration.
+        """
         with self._make(_Kind.ENGINE) as engine:
             config.get(_Attribute.CONFIG_ENGINE, _Type.DESCRIPTOR, _pointers(engine))
             notes = (ctypes.c_int32 * _MAX_NOTES)()
@@ -206,7 +210,12 @@ class Cudnn:
         )
 
     def _graph(self, call: Convolution, owner: contextlib.ExitStack) -> Descriptor:
-        """Operation graph of one convolution call; its descriptors live as long as `owner`."""
+        """Builds the operation graph that describes one convolution to cuDNN.
+
+        Args:
+            call: the convolution.
+            owner: keeps the descriptors that the graph refers to; they are destroyed when it closes.
+        """
 
         def make(kind: _Kind) -> Descriptor:
             return owner.enter_context(self._make(kind))
@@ -272,7 +281,13 @@ class Descriptor:
         self._check(status, f"attribute {attribute}")
 
     def get(self, attribute: int, kind: int, values: ctypes.Array[Any]) -> int:
-        """Reads an attribute into the array `values`; returns the attribute's number of elements."""
+        """Reads an attribute's values from the descriptor; returns the number of values.
+
+        Args:
+            attribute: cuDNN's number of the attribute.
+            kind: cuDNN's number of the values' type.
+            values: array that the values are written to.
+        """
         count = ctypes.c_int64()
         status = self._library.cudnnBackendGetAttribute(
             self.pointer,
@@ -286,7 +301,12 @@ class Descriptor:
         return count.value
 
     def count(self, attribute: int, kind: int) -> int:
-        """Number of elements of an attribute of the descriptor."""
+        """Number of values that an attribute of the descriptor has.
+
+        Args:
+            attribute: cuDNN's number of the attribute.
+            kind: cuDNN's number of the values' type.
+        """
         count = ctypes.c_int64()
         status = self._library.cudnnBackendGetAttribute(
             self.pointer, int(attribute), int(kind), ctypes.c_int64(0), ctypes.byref(count), None
@@ -336,7 +356,7 @@ def strides_of(shape: Sequence[int], *, channels_last: bool) -> tuple[int, ...]:
 
 
 def _at_least_2d(call: Convolution) -> Convolution:
-    """Returns the call; makes a 1-D convolution 2-D with height 1, as PyTorch does (`view1d_as_2d`)."""
+    """Returns a 1-D convolution as a 2-D one of height 1, as PyTorch does (`view1d_as_2d`); others as is."""
     if len(call.stride) > 1:
         return call
 

@@ -25,10 +25,10 @@ _DEADLINE_SECONDS = 120.0
 
 
 class CudnnPlans:
-    """`PlanSource` that asks libcudnn for the convolution plans of a card.
+    """Source of convolution plans that asks an installed libcudnn, which needs no GPU for it; a `PlanSource`.
 
     Args:
-        properties: properties of the card.
+        properties: properties of the card that the plans are for.
         cache_folder: folder in which plans are cached in a file for each library and card, with a line for
             each query; None to cache them in this process only.
     """
@@ -73,7 +73,7 @@ class CudnnPlans:
         return found
 
     def prepare(self) -> None:
-        """Starts libcudnn's process without waiting for it, unless answers are cached already.
+        """Starts the process that loads libcudnn, without waiting for it; does nothing if plans are cached.
 
         Raises:
             CudnnError: no process can be started.
@@ -97,7 +97,7 @@ class CudnnPlans:
                 self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
-        """Reads a line of cached plans; ignores a line that a full disk or a crash cut short."""
+        """Reads a line of the cache file; ignores a line that is incomplete after a full disk or a crash."""
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             data = parse_json(line)
             known = {key: _plans(rows) for key, rows in data["plans"].items()}

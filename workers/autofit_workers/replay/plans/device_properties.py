@@ -36,7 +36,8 @@ class ArchitectureLimits:
     """Limits that all cards of one compute capability have in common.
 
     Attributes:
-        max_threads_per_sm, max_blocks_per_sm: resident at once on one multiprocessor.
+        max_threads_per_sm, max_blocks_per_sm: most threads and thread blocks resident on a multiprocessor at
+            the same time.
         shared_optin_bytes: the most shared memory of one block that opts in.
         shared_reserved_bytes: shared memory that CUDA keeps for itself in each block.
     """
@@ -107,10 +108,11 @@ class DeviceProperties:
         return ARCHITECTURE_LIMITS[self.architecture]
 
     def to_json(self) -> str:
-        """JSON text of the card's properties, for `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
+        """JSON text of the card's properties, by which cuDNN plans for a card that is not there.
 
-        Field names are those that libcudnn reads and writes; all of them but the two counts of
-        multiprocessors and `maxThreadsDim` have to be there (tried with cuDNN 9.27).
+        It is the value of cuDNN's attribute `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`. Field names are
+        those that libcudnn reads and writes; all of them but the two counts of multiprocessors and
+        `maxThreadsDim` have to be there (tried with cuDNN 9.27).
         """
         return json.dumps(self._fields())
 

@@ -38,7 +38,7 @@ _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 1
 
 
 def load() -> None:
-    """Loads a `libcuda.so.1`: the driver's own, or the stub.
+    """Loads a `libcuda.so.1`, so that libcudnn can be loaded: the driver's own, or a stub that does nothing.
 
     Raises:
         OSError: neither can be loaded on this machine.
@@ -55,12 +55,16 @@ def load() -> None:
 
 
 def shared_object(machine: int, code: bytes) -> bytes:
-    """Returns the bytes of a shared library whose functions all run the same code.
+    """Returns the bytes of an ELF shared library whose functions all run the same machine code.
 
         headers │ hash │ symbols │ names │ code ┊ next page: dynamic section
         ────────────── read, execute ────────── ┊ ── read, write ──────────
 
     Source: System V ABI, chapters 4 and 5 (Object Files; Program Loading and Dynamic Linking).
+
+    Args:
+        machine: ELF's number of the processor architecture.
+        code: the machine code.
     """
     names = b"\0" + b"".join(name.encode() + b"\0" for name in (*_FUNCTIONS, SONAME))
     num_symbols = len(_FUNCTIONS) + 1  # the first symbol is the undefined one

@@ -23,7 +23,7 @@ _NO_ENGINE = -1
 
 @dataclass(frozen=True)
 class FormulaPlans:
-    """`PlanSource` that computes convolution workspaces by formulas for an architecture.
+    """Source of convolution plans that estimates workspaces by formulas, without cuDNN; a `PlanSource`.
 
     Attributes:
         architecture: `sm_XY` of the card.
@@ -38,7 +38,7 @@ class FormulaPlans:
         return Architecture.of(self.architecture).capability
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Convolution plans of each call, see `PlanSource`; a call's last plan needs no workspace."""
+        """Plans of each convolution, the likely one first; the last plan of each needs no workspace."""
         return [self._plans(call) for call in calls]
 
     def _plans(self, call: Convolution) -> tuple[Plan, ...]:
@@ -70,10 +70,10 @@ def _output_bytes(call: Convolution) -> int:
 
 
 def _winograd_bytes(call: Convolution) -> int:
-    """Workspace bytes of non-fused Winograd F(4×4, 3×3); 0 where it does not apply.
+    """Workspace bytes of a convolution by non-fused Winograd F(4×4, 3×3); 0 where it does not apply.
 
-    a²·(N·C·t + N·K·t + K·C) elements, a = 4 + 3 − 1, by Lavin and Gray, Fast Algorithms for Convolutional
-    Neural Networks, 2016.
+    It is a²·(N·C·t + N·K·t + K·C) elements: N samples, C input and K output channels, t tiles of 4×4 output
+    pixels, and a = 4 + 3 − 1 (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016).
     """
     if call.weight_shape[2:] != (3, 3) or set(call.stride) != {1} or set(call.dilation) != {1}:
         return 0

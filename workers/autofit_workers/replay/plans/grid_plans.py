@@ -15,16 +15,22 @@ from autofit_workers.spec.work import Convolution
 
 
 class GridPlans(PassedOn):
-    """`PlanSource` that queries another source at 1, 2, 3, 4, 6, 8, … samples and interpolates between."""
+    """Source of plans that queries another source at a few batch sizes only, and interpolates between them.
+
+    The sizes are 1, 2, 3, 4, 6, 8, 12, … samples. A `PlanSource`.
+
+    Args:
+        source: the source that is queried.
+    """
 
     def __init__(self, source: PlanSource) -> None:
         super().__init__(source)
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call, interpolated between two batch sizes whose first plans use the same kernel.
+        """Plans of each call, interpolated where the first plans at both neighbouring sizes use one kernel.
 
-        Other calls are queried at their own batch size. See `PlanSource`.
+        All other calls are queried at their own batch size.
         """
         keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
@@ -47,7 +53,7 @@ class GridPlans(PassedOn):
 
 
 def layer(call: Convolution) -> tuple[object, ...]:
-    """Key of a convolution call without its number of samples.
+    """Key of a convolution call, equal for all numbers of samples.
 
     A tuple rather than a dataclass, because one is made for each call at every batch size.
     """
@@ -66,7 +72,10 @@ def layer(call: Convolution) -> tuple[object, ...]:
 
 
 def neighbours(num_samples: int) -> tuple[int, int]:
-    """Nearest sizes below and above `num_samples` in 1, 2, 3, 4, 6, 8, 12, …; itself twice if it is one."""
+    """Nearest numbers below and above `num_samples` in the grid 1, 2, 3, 4, 6, 8, 12, … of batch sizes.
+
+    A number that is in the grid is returned twice.
+    """
     power = 1 << (num_samples.bit_length() - 1)
     middle = power + power // 2
     if num_samples in (power, middle):
@@ -75,7 +84,11 @@ def neighbours(num_samples: int) -> tuple[int, int]:
 
 
 def _ends(call: Convolution) -> tuple[int, int]:
-    """Batch sizes around a call's at which plans are queried; at most the samples that cuDNN runs at once."""
+    """Two batch sizes next to a call's at which its plans are queried.
+
+    The upper one is at most the number of samples that cuDNN runs at once. Both are the call's own size if
+    that is in the grid, or if cuDNN runs no more samples at once.
+    """
     num_samples = call.input_shape[0]
     low, high = neighbours(num_samples)
     high = min(high, samples_at_once(call))
@@ -85,7 +98,16 @@ def _ends(call: Convolution) -> tuple[int, int]:
 def _interpolated(
     num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
 ) -> tuple[Plan, ...] | None:
-    """Plans interpolated between two batch sizes; None if the kernels of their first plans differ."""
+    """Plans with workspaces interpolated linearly between those at two batch sizes.
+
+    Args:
+        num_samples: batch size that the plans are for.
+        low, high: the two batch sizes.
+        at_low, at_high: the plans at these sizes.
+
+    Returns:
+        The plans; None if the first plans of the two sizes use different kernels.
+    """
     if low == high:
         return at_low
     if at_low[0].engine != at_high[0].engine:

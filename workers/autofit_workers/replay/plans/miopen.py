@@ -12,7 +12,7 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True)
 class MiopenPlans:
-    """`PlanSource` for AMD's cards that raises for any call, as MIOpen's plans are unknown.
+    """Source of convolution plans for AMD's cards, which knows none: it raises for any call. A `PlanSource`.
 
     MIOpen takes the solution that its database or a search on the card finds best; the workspaces of these
     solutions are documented nowhere, and none was measured. `autofit.predict.unpredictable` refuses such

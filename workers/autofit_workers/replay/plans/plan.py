@@ -20,8 +20,8 @@ class Plan:
 
     Attributes:
         engine: cuDNN's number of the kernel family; negative if cuDNN was not queried.
-        workspace_bytes: memory beside the output while the plan runs.
-        uses_tensor_cores: whether it runs on tensor cores, for fp32 in TF32.
+        workspace_bytes: memory that the convolution takes beside its output while it runs.
+        uses_tensor_cores: whether it runs on tensor cores; for fp32 this means TF32.
         is_deterministic: whether it gives the same bits on every run.
     """
 
@@ -34,9 +34,12 @@ class Plan:
 class PlanSource(Protocol):
     """Interface of an object that gives cuDNN's plans for convolutions on one card.
 
+    Libcudnn itself, shipped tables and formulas implement it.
+
     Attributes:
         name: text for reports that says where the plans come from.
-        knows_the_order: whether the first plan is the one that PyTorch takes; else it may take any of them.
+        knows_the_order: whether the first plan is the one that PyTorch takes; if not, it may take any of
+            them.
     """
 
     @property
@@ -62,10 +65,10 @@ class PassedOn:
 
     @property
     def name(self) -> str:
-        """Name of the underlying plan source, see `PlanSource`."""
+        """Name of the source that is queried, see `PlanSource`."""
         return self._source.name
 
     @property
     def knows_the_order(self) -> bool:
-        """Whether PyTorch takes the first plan of the underlying source, see `PlanSource`."""
+        """Whether PyTorch takes the first plan of the source that is queried, see `PlanSource`."""
         return self._source.knows_the_order

@@ -21,6 +21,9 @@ def main(requests_fd: int, answers_fd: int) -> None:
     A request, with the card as cuDNN's JSON, is `{"device": "…", "calls": [{…}, …]}`; its answer
     `{"version": 92700, "plans": [[[engine, workspace_bytes, uses_tensor_cores, is_deterministic], …], …]}`
     or `{"error": "…"}`.
+
+    Args:
+        requests_fd, answers_fd: file descriptors that requests are read from and answers written to.
     """
     requests = received(requests_fd, answers_fd)
     server = _Server()

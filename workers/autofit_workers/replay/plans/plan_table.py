@@ -46,11 +46,12 @@ Features = tuple[int, ...]
 
 
 def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Subset of plans that any policy of `autofit_workers.replay.plans.workspace` could take.
+    """Subset of a convolution's plans that is worth storing: those that some setting could make PyTorch use.
 
-    These are, in their order, the first plan of all, the first without tensor cores, the first deterministic
-    one and the first that is both; then, unless they are among these, the smallest and the largest plan of
-    all and the largest without tensor cores.
+    Settings are TF32 on or off, and cuDNN's modes default, deterministic and benchmark. The subset has, in
+    their order, the first plan of all, the first without tensor cores, the first deterministic one and the
+    first that is both; then, unless they are among these, the smallest and the largest plan of all and the
+    largest without tensor cores.
     """
     everything = range(len(plans))
     ieee = [index for index in everything if not plans[index].uses_tensor_cores]
@@ -67,9 +68,11 @@ def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 
 def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
-    """Encodes plans: workspaces as multiples of the call's tensors and a rest in percent or bytes, and flags.
+    """Encodes a convolution's plans for a table, with each workspace in units of the convolution's tensors.
 
-    Flags are 1 for tensor cores plus 2 for the same bits on every run.
+    Returns:
+        For each plan: multiples of input, output and weight; the rest in percent of all three, or in bytes;
+        and flags, 1 for tensor cores plus 2 for the same bits on every run. Equal encodings occur once.
     """
     kept = [_copies(call, plans[0], _FIRST_GRID, _EXACT_BYTES)]
     kept += [_copies(call, plan, _OTHERS_GRID, 0) for plan in plans[1:]]
@@ -77,10 +80,14 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Encodes one plan, with its workspace as few copies of the call's tensors and a small remainder.
+    """Encodes one plan, with its workspace as few copies of the call's tensors and a small rest.
 
-    With `exact_bytes` above 0, a rest up to that is stored to the byte and a larger one is rounded up: a
-    workspace that is rounded to less would seem to fit into a segment that is too small for it.
+    Args:
+        call: the convolution.
+        plan: the plan.
+        grid: number of percent that the rest is rounded to.
+        exact_bytes: largest rest that is stored to the byte. Above 0, a larger rest is rounded up: a
+            workspace that is rounded down would seem to fit into a segment that is too small for it.
     """
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
@@ -102,8 +109,12 @@ def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copie
 def plan_of(call: Convolution, kept: Copies) -> Plan:
     """Decodes a plan that `copies` encoded, scaled to the tensors of `call`.
 
-    The table has no engine numbers. Plans of the same copies get the same negative number, so that
-    `GridPlans` sees where the kernels change.
+    The table has no engine numbers. Plans with equal multiples and flags get the same negative number as
+    `engine`, so that `GridPlans` sees at which batch sizes the kernels change.
+
+    Args:
+        call: a convolution, not necessarily the one that was encoded.
+        kept: the encoded plan.
     """
     x, y, w = _tensor_bytes(call)
     a, b, c, percent, left_bytes, flags = kept
@@ -123,7 +134,7 @@ def _plain_bytes(call: Convolution) -> tuple[int, int, int]:
 
 
 def _tensor_bytes(call: Convolution) -> tuple[int, int, int]:
-    """Bytes of input, output and weight as kernels copy them: channels filled up to whole vectors."""
+    """Bytes of input, output and weight as kernels copy them: with channels padded to vectors of 16 bytes."""
     x, y, w = _plain_bytes(call)
     vector = _vector_channels(call.element_bytes)
     inputs, outputs = call.weight_shape[1], call.weight_shape[0] // call.groups
@@ -141,12 +152,12 @@ def _vector_channels(element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Kind of convolution calls; a call's nearest neighbour is searched among calls of its kind.
+    """Kind of convolution calls; the call most similar to another is searched among calls of its kind.
 
     Attributes:
         filter: `1x1`, `3x3`, `1d` (one side is longer than 1), `3d`, or `larger`.
         grouping: `dense`, `grouped` or `depthwise`.
-        reach: `strided`, `dilated` or `unit`.
+        reach: `strided`, `dilated` or `unit` (neither).
     """
 
     conv_pass: str
@@ -176,7 +187,13 @@ class Kind:
 
 
 def likeness(key: str, other: str) -> tuple[bool, ...]:
-    """Similarity of two kinds as a sort key, from their keys; the properties that matter most come first."""
+    """Similarity of two kinds of convolutions, as a sort key that is larger for more similar kinds.
+
+    It compares their data types first, then layout, pass, filter, grouping and reach.
+
+    Args:
+        key, other: the kinds as text, as `Kind.key` writes them.
+    """
     conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
     return (dtype, layout, conv_pass, *shape)
 
@@ -193,7 +210,10 @@ def _filter_kind(sides: tuple[int, ...]) -> str:
 
 
 def features(call: Convolution) -> Features:
-    """Features of a convolution: samples, channels and filters per group, pixels, taps, groups."""
+    """Numbers that decide how similar two convolutions of one kind are.
+
+    They are samples, channels and filters of a group, output pixels, elements of the filter, and groups.
+    """
     return (
         call.input_shape[0],
         call.weight_shape[1],
@@ -216,7 +236,12 @@ _Position = tuple[float, ...]
 
 
 def _position(of: Features, vector_channels: int) -> _Position:
-    """Coordinates of a call; the L1 distance between two calls' coordinates measures their unlikeness."""
+    """Coordinates of a convolution; the sum of their differences says how unlike two convolutions are.
+
+    Args:
+        of: features of the convolution, see `features`.
+        vector_channels: number of channels that fill a vector of 16 bytes.
+    """
     num_samples, *geometry = of
     log = math.log2(max(1, num_samples))
     log_pixels, others = _position_of_geometry(tuple(geometry), vector_channels)
@@ -225,7 +250,15 @@ def _position(of: Features, vector_channels: int) -> _Position:
 
 @functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
 def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tuple[float, _Position]:
-    """Coordinates of a call that do not depend on samples: log2 of pixels, and the later coordinates."""
+    """Part of a convolution's coordinates that does not depend on the number of samples.
+
+    Args:
+        geometry: features of the convolution without the samples.
+        vector_channels: number of channels that fill a vector of 16 bytes.
+
+    Returns:
+        Base-2 logarithm of the output pixels, and the coordinates from the third on.
+    """
     logs = [math.log2(max(1, feature)) for feature in geometry]
     weighted = zip(_WEIGHTS[1:], logs, strict=True)
     uneven = (_UNEVEN * (number % vector_channels > 0) for number in geometry[:2])
@@ -233,11 +266,11 @@ def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tu
 
 
 class Neighbours:
-    """Convolution calls of one kind in a plan table, for finding the nearest to a given call.
+    """Convolution calls of one kind in a plan table, among which the one most similar to a call is found.
 
     Args:
-        rows: features of each call, with the index of its plans.
-        vector_channels: the number of channels that fill a vector.
+        rows: features of each call (samples, channels, …), with the index of its plans.
+        vector_channels: the number of channels that fill a vector of 16 bytes.
     """
 
     def __init__(self, rows: Iterable[tuple[Features, int]], vector_channels: int) -> None:
@@ -248,7 +281,7 @@ class Neighbours:
         return len(self._numbers)
 
     def nearest(self, of: Features) -> int:
-        """Index of the plans of the call with features `of`, or of the nearest call in the table."""
+        """Index of the plans of the call with the features `of`, or of the call in the table most like it."""
         if of not in self._numbers:  # most calls of the usual networks are in the table itself
             of = self._places.nearest(of)
         return self._numbers[of]
@@ -259,10 +292,13 @@ class Neighbours:
 
 
 class _Places:
-    """Positions of calls for nearest-neighbour search; plan tables with equal calls share them.
+    """Coordinates of a table's convolutions, sorted for nearest-neighbour search.
+
+    Tables with equal convolutions share them.
 
     Attributes:
-        nearest: returns the features of the known call that is nearest to another call; cached.
+        nearest: returns the features of the convolution in the table that is most similar to one with given
+            features; cached.
     """
 
     def __init__(self, known: tuple[Features, ...], vector_channels: int) -> None:
@@ -296,7 +332,15 @@ class _Places:
         return found
 
     def _bound(self, of: Features, here: _Position) -> float:
-        """Upper bound of the distance to search: to the same layer with other samples, else infinity."""
+        """Distance within which the most similar convolution is sure to be found.
+
+        It is the distance to the same layer with another number of samples; infinite if the table lacks the
+        layer.
+
+        Args:
+            of: features of the convolution that is searched for.
+            here: its coordinates.
+        """
         sizes = self._samples.get(of[1:], ())
         positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
         near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
@@ -312,7 +356,7 @@ class PlanTable:
     """Table of one cuDNN version's convolution plans on one architecture.
 
     Args:
-        document: the file, as `tests/bench/plan_table_file.py` writes it.
+        document: parsed JSON of the table's file, as `tests/bench/plan_table_file.py` writes it.
 
     Raises:
         ValueError: the document has another schema.
@@ -336,7 +380,7 @@ class PlanTable:
         return cls(json.loads(gzip.decompress(data)))
 
     def plans(self, call: Convolution) -> tuple[Plan, ...]:
-        """Plans of a convolution, or those of the most similar one in the table, scaled to its size."""
+        """Plans of a convolution, taken from the most similar one in the table and scaled to its size."""
         key = Kind.of(call).key
         if key not in self._neighbours:
             vector_channels = _vector_channels(call.element_bytes)
@@ -346,7 +390,11 @@ class PlanTable:
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
-        """Yields features (samples, channels, …) of a kind's convolutions, with the index of their plans."""
+        """Yields features (samples, channels, …) of each convolution of a kind, with the index of its plans.
+
+        Args:
+            key: the kind as text, as `Kind.key` writes it.
+        """
         question, shape = split_key(key)
         if shape not in self._shapes:
             return
@@ -357,7 +405,11 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """Calls of the most similar kind in the table, for a kind that the table lacks.
+        """Convolutions of the most similar kind in the table, for a kind that the table lacks.
+
+        Args:
+            key: the kind as text, as `Kind.key` writes it.
+            vector_channels: the number of channels that fill a vector of 16 bytes.
 
         Raises:
             ValueError: the table is empty.
@@ -371,7 +423,7 @@ class PlanTable:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Splits a kind's key into two: pass, type and layout; filter, grouping and reach."""
+    """Splits the text of a convolution kind in two: pass, type and layout; filter, grouping and reach."""
     words = key.split()
     return " ".join(words[:3]), " ".join(words[3:])
 

@@ -18,12 +18,12 @@ _MEMOIZED_CALLS = 100_000
 
 @dataclass(frozen=True)
 class TablePlans:
-    """Plan source that takes the plans of the most similar convolution in a shipped table; a `PlanSource`.
+    """Source of convolution plans that looks up the most similar convolution in a shipped table.
 
-    cuDNN's plans depend on the architecture only, not on the card. The table is that of the newest
-    architecture that is not newer than this one, and of the nearest version of cuDNN; `name` tells which
-    they are. Versions differ: of 9,159 contiguous convolutions in float32, the first plan's workspace
-    was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
+    It is a `PlanSource`. cuDNN's plans depend on the architecture only, not on the card. The table is that
+    of the newest architecture that is not newer than the card's, and of the nearest version of cuDNN; `name`
+    tells which they are. Versions differ: of 9,159 contiguous convolutions in float32, the first plan's
+    workspace was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
 
     A data type that the table lacks gets the plans of another: float64 those of float32 without tensor
     cores, the smallest first.
@@ -75,7 +75,7 @@ class TablePlans:
         return name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Convolution plans of each call from the shipped table, see `PlanSource`."""
+        """Plans of each convolution, from the most similar one in the shipped table."""
         held = _held(self.architecture, self._wanted)
         return [_plans(*held, call) for call in calls]
 
@@ -86,7 +86,18 @@ class TablePlans:
 
 @functools.cache
 def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """Compute capability and cuDNN version of the shipped table to use for an architecture and a version."""
+    """Chooses the shipped table for an architecture and a version of cuDNN.
+
+    Args:
+        name: architecture, `sm_XY`.
+        version: major and minor version of cuDNN.
+
+    Returns:
+        Compute capability (10 × major + minor) and cuDNN version of the table.
+
+    Raises:
+        ValueError: the architecture is older than those of all tables.
+    """
     wanted = Architecture.of(name).capability
     tables = held_tables()
     capability = max((known for known, _ in tables if known <= wanted), default=None)
@@ -104,7 +115,10 @@ def _plans(capability: int, version: tuple[int, int], call: Convolution) -> tupl
 
 
 def plans_in(table: PlanTable, call: Convolution) -> tuple[Plan, ...]:
-    """Plans of a call by a table; for float64 without tensor-core plans, the smallest first."""
+    """Plans of a call by a table.
+
+    For float64 these are the plans of float32 without tensor cores, the smallest workspace first.
+    """
     plans = table.plans(call)
     if call.dtype != "float64":
         return plans

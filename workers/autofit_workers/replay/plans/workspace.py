@@ -34,7 +34,7 @@ def workspace(
     allow_tf32: bool = True,
     knows_the_order: bool = True,
 ) -> Workspace:
-    """Workspace, low to worst, of one convolution that PyTorch runs with cuDNN under a policy.
+    """Workspace, as a range from low to worst, of one convolution that PyTorch runs with cuDNN.
 
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
     plan, which it falls back to when memory is short. In benchmark mode, at the first run of a call, it
@@ -43,10 +43,12 @@ def workspace(
     (`benchmark_cache`), likely the first.
 
     Args:
-        plans: plans of the call, in PyTorch's order.
-        policy: one of cuDNN's policies.
+        call: the convolution.
+        plans: ways in which cuDNN can compute the call, in the order in which PyTorch tries them.
+        policy: switches of `torch.backends.cudnn`, and a cap on workspaces.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
-        knows_the_order: whether PyTorch takes the first plan; else the high end is the largest.
+        knows_the_order: whether the order is known, so that PyTorch takes the first plan; if not, the high
+            end is the largest plan.
     """
     needs_ieee = call.dtype == "float32" and not allow_tf32
     sizes = [
@@ -65,7 +67,13 @@ def workspace(
 
 
 def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
-    """Workspace, low to worst, under a policy, from the plans' sizes in bytes in PyTorch's order."""
+    """Workspace, as a range from low to worst, of a convolution with plans of given sizes.
+
+    Args:
+        sizes: workspace bytes of the plans, in the order in which PyTorch tries them.
+        policy: switches of `torch.backends.cudnn`; only benchmark mode matters here.
+        knows_the_order: whether the order is known, so that PyTorch takes the first plan.
+    """
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
         largest_bytes = largest_first[0]
@@ -88,16 +96,16 @@ def samples_at_once(call: Convolution) -> int:
 
 
 def at_once(call: Convolution) -> Convolution:
-    """Convolution call, cut to the number of samples that cuDNN runs at once and plans for."""
+    """Convolution of as many of a call's samples as cuDNN runs at once; its workspace is that of the call."""
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 
 
 def native_workspace(call: Convolution) -> Workspace:
-    """Workspace of PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
+    """Workspace of a convolution by PyTorch's own kernels: im2col columns of one sample at a time.
 
-    Source: `slow_conv2d` and `slow_conv_dilated` of ATen; depthwise convolutions have a direct
-    kernel, and 1×1 convolutions without stride or padding multiply the input as it is.
+    0 bytes for depthwise convolutions, which have a direct kernel, and for 1×1 convolutions without stride or
+    padding, which multiply the input as it is. Source: `slow_conv2d` and `slow_conv_dilated` of ATen.
     """
     pointwise = math.prod(call.weight_shape[2:]) == 1 and set(call.stride) == {1} and set(call.padding) == {0}
     if is_depthwise(call) or pointwise:
@@ -117,8 +125,9 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
     `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
 
     Args:
+        call: the convolution.
         capability: compute capability of the card, as 10 × major + minor.
-        torch_release: major and minor version.
+        torch_release: major and minor version of PyTorch.
     """
     if call.dtype == "bfloat16" and capability < 80:
         return False
@@ -130,9 +139,10 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """Whether PyTorch runs a depthwise call by cuDNN: always in channels last, else some in float16.
+    """Whether PyTorch runs a depthwise convolution by cuDNN.
 
-    In float16, only 1-D and 2-D ones; `use_cudnn_depthwise` of Convolution.cpp.
+    Always in channels last; else only some 1-D and 2-D ones in float16 (`use_cudnn_depthwise` of
+    Convolution.cpp).
     """
     if call.channels_last:
         return True

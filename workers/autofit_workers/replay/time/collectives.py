@@ -71,7 +71,11 @@ def exchange_of(operator: str) -> Exchange:
 
 
 def exchanged_bytes(work: Work) -> int:
-    """Bytes of a collective as nccl-tests count them: the larger of its inputs and its outputs."""
+    """Bytes of a collective as nccl-tests count them: the larger of its inputs and its outputs.
+
+    Args:
+        work: the collective, with its tensors.
+    """
     return max(_bytes(work.inputs), _bytes(work.outputs))
 
 
@@ -81,11 +85,11 @@ def _bytes(operands: tuple[Operand, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """Transfer protocol of NCCL, with its latencies and its share of the bandwidth.
+    """Transfer protocol of NCCL (such as LL or Simple), with its latencies and its share of the bandwidth.
 
     Attributes:
-        start: seconds of a collective for any number of bytes.
-        hop: seconds for each step.
+        start: seconds that a collective takes whatever its number of bytes.
+        hop: seconds for each step of the algorithm from one rank to the next.
         share: share of the bandwidth that it reaches.
     """
 
@@ -100,9 +104,9 @@ class Link:
 
     Attributes:
         protocols: protocols that NCCL can take; the fastest counts.
-        tree: the share of the bandwidth that trees reach.
+        tree: the share of the bandwidth that NCCL's tree algorithm reaches.
         units: multiprocessors that a collective takes from kernels that run beside it.
-        peer_start: seconds that an exchange from rank to rank takes for any number of bytes.
+        peer_start: seconds that a send from rank to rank or an all-to-all takes whatever its number of bytes.
     """
 
     protocols: tuple[Protocol, ...]
@@ -118,11 +122,11 @@ class Network:
     Attributes:
         name: name of the links within a node, as in links.toml.
         within, between: link between cards of a node, and between nodes.
-        bus: bytes per second of large all-reduces in a node.
+        bus: bus bandwidth of large all-reduces in a node, as nccl-tests define it, in bytes per second.
         peer: bytes per second from one card to another.
         nic: bytes per second between nodes, for each card of a node.
         num_cards: number of cards in a node.
-        num_rows: number of measured all-reduces in a node that the values are fitted to.
+        num_rows: number of measured all-reduces in a node that the values are fitted to; 0 if assumed.
     """
 
     name: str
@@ -146,14 +150,16 @@ class Network:
         return f"{said}, as is assumed; no step of several ranks was ever compared with a real one"
 
     def link(self, group: Group) -> Link:
-        """Slowest link that the collectives of a group of ranks use: between nodes, or within one."""
+        """Slowest link that a collective of a group of ranks uses: between nodes if it spans several."""
         return self.between if self.spans_nodes(group) else self.within
 
     def seconds(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
-        """Seconds of a collective, without the launch of its kernel.
+        """Seconds of a collective, without the launch of its kernel; 0 for a single rank.
 
         Args:
+            exchange: kind of the collective.
             num_bytes: bytes as `exchanged_bytes` counts them.
+            group: the ranks that take part.
         """
         n = group.num_ranks
         if n < 2:
@@ -184,7 +190,17 @@ class Network:
 
 
 def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
-    """Number of steps, share of the bytes per link and share of the bandwidth, for each NCCL algorithm."""
+    """Properties of the NCCL algorithms (ring, tree) that can run a collective of `n` ranks.
+
+    Args:
+        exchange: kind of the collective.
+        n: number of ranks.
+        tree: share of the bandwidth that trees reach.
+
+    Returns:
+        For each algorithm: the number of steps from rank to rank, the bytes that pass each link over the
+        bytes of the collective, and the share of the bandwidth that it reaches.
+    """
     if exchange in _AS_ALL_REDUCE:
         on_link = 2 * (n - 1) / n
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
@@ -194,7 +210,7 @@ def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, f
 
 
 def network_of(name: str, architecture: str) -> Network | None:
-    """Network that joins cards of a model; None if neither the name nor the architecture is known.
+    """Network that is assumed to join cards of a model; None if neither name nor architecture is known.
 
     Args:
         name: the cards' name in CUDA.

@@ -16,7 +16,9 @@ from autofit_workers.replay.time.tables import text_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedConstants:
-    """Share of the peak that grouped convolutions reach: rate · width^width_power · groups^groups_power.
+    """Share of a card's peak FLOP per second that grouped convolutions reach.
+
+    The share is rate · width^width_power · groups^groups_power, with `width` channels in a group.
 
     Attributes:
         rate: the share for one group of one channel.
@@ -38,15 +40,18 @@ class ClassConstants:
     Attributes:
         bandwidth: share of the memory's bytes per second that kernels of the class reach.
         product: constants of their matrix products; None for classes without products.
-        vector: share of the FLOP per second outside tensor cores that kernels reach which make their products
-            there and not as matrix products, for windows of 3×3.
-        taps_power: exponent with which that share falls with the elements of the window, over 9.
+        vector: for kernels that compute outside tensor cores and not as matrix products, such as depthwise
+            convolutions: the share of the card's float32 FLOP per second that they reach with filters of
+            3×3. None for others.
+        taps_power: for the same kernels, the exponent p in share · (9 / elements of the filter)^p.
         grouped: constants of grouped convolutions; None for other classes.
-        copied: share of the memory's bytes per second at which operands are copied into another order.
-        elements_per_clock: most elements that a multiprocessor reads and writes in a clock, for kernels that
-            access single elements; 0 if only the memory limits them.
-        least_seconds: shortest time of a kernel, whose threads wait for each other.
-        cached: share of its bytes that the kernel before it left in the cache, if all of them fit there.
+        copied: share of the memory's bytes per second at which operands are copied into another layout before
+            the kernel; None if they are not.
+        elements_per_clock: most elements that a multiprocessor reads and writes in a clock cycle, for kernels
+            that access single elements; 0 if only the memory limits them.
+        least_seconds: shortest time of a kernel whose threads have to wait for each other.
+        cached: share of the kernel's bytes that it finds in the cache, left there by the kernel before, as
+            long as they fit.
     """
 
     bandwidth: float
@@ -62,12 +67,12 @@ class ClassConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConstants:
-    """Seconds that the host takes to launch the parts of a step.
+    """Seconds that the host (Python, autograd engine, dispatcher) takes to launch the parts of a step.
 
     Attributes:
         call: seconds of an operator that Python calls, in the forward pass or in an optimizer's loop.
         backward_call: seconds of an operator that the autograd engine calls.
-        view: seconds of an operator that launches nothing.
+        view: seconds of an operator that launches nothing, such as a view.
         launch: seconds of each kernel beyond the first of an operator.
         step: seconds of a step, whatever its operators.
     """
@@ -86,8 +91,9 @@ class Constants:
     Attributes:
         classes: constants by class of kernels, or by class and variant: `convolution fprop channels_last`.
         host: launch times of the host.
-        since_pytorch_2: seconds with PyTorch 2 over those by the constants, which are for 1.12, by class.
-        digest: SHA-256 of the text that they were read from.
+        since_pytorch_2: factors on predicted times, by class. The constants are fitted to PyTorch 1.12; a
+            factor is the kernel's time in PyTorch 2 over the time by the constants.
+        digest: SHA-256 of the text that the constants were read from.
     """
 
     classes: Mapping[str, ClassConstants]

@@ -21,7 +21,7 @@ _USUAL_TAPS = 9
 
 
 class OperatorCosts(Protocol):
-    """Interface for the predicted seconds of operators on a device.
+    """Interface of an object that predicts the seconds of operators on a device.
 
     Attributes:
         is_synchronous: whether the host waits for each operator.
@@ -36,7 +36,10 @@ class OperatorCosts(Protocol):
         """Constants of the host's launch times in seconds."""
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """Number of kernels that an operator launches, and the class and seconds of each."""
+        """Number of kernels that an operator launches, and the class and seconds of each.
+
+        Several kernels that are alike may be one entry.
+        """
 
 
 class Costs:
@@ -45,8 +48,9 @@ class Costs:
     Args:
         speeds: speed limits of the device.
         constants: constants of the kernel classes.
-        allow_tf32, conv_tf32: see `kernels_of`.
-        of_pytorch_1: whether kernels are those of PyTorch 1.12.
+        allow_tf32: whether matrix products of float32 may use tensor cores, in TF32.
+        conv_tf32: whether float32 convolutions may use tensor cores, in TF32.
+        of_pytorch_1: whether kernels are those of PyTorch 1.12 rather than of PyTorch 2.
         network: links to other devices; None for a device by itself.
 
     Attributes:
@@ -85,7 +89,10 @@ class Costs:
         return self.constants.host
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """Number of kernels that an operator launches, and the class and seconds of each."""
+        """Number of kernels that an operator launches, and the class and seconds of each.
+
+        Several kernels that are alike may be one entry.
+        """
         kernels = self.kernels(work)
         launches = sum(kernel.num_launches for kernel in kernels)
         return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
@@ -98,7 +105,10 @@ class Costs:
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel; in class `ALL_REDUCE` if real all-reduces were timed over the same links."""
+        """Returns a collective's kernel, in class `ALL_REDUCE` if real all-reduces like it were measured.
+
+        They have to be over the links of this network within a node, and of at least 250 kB.
+        """
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel
@@ -113,13 +123,13 @@ class Costs:
         return self._seconds[kernel]
 
     def convolution_seconds(self, call: Convolution) -> float:
-        """Seconds of one convolution pass by cuDNN's own choice when nothing runs beside it."""
+        """Seconds of one convolution pass with cuDNN's default plan when nothing runs beside it."""
         if call not in self._convolutions:
             self._convolutions[call] = self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
         return self._convolutions[call]
 
     def matmul_flops(self, dtype: str) -> float:
-        """Highest FLOP per second of the device in matrix products of a data type."""
+        """Peak FLOP per second of the device in matrix products of a type; of TF32 for float32 if allowed."""
         return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
 
     def _worked_out(self, kernel: Kernel) -> float:
@@ -144,7 +154,15 @@ class Costs:
         return at_work * self._factors.get(kernel.kind, 1.0) + started
 
     def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
-        """Seconds of a kernel's matrix product, and the share of its overlap with memory traffic."""
+        """Seconds of a kernel's matrix product, and how far memory traffic overlaps with it.
+
+        The second value is the share of the shorter of both times that is hidden: 1 if all of it is. A kernel
+        without a matrix product takes 0 seconds.
+
+        Args:
+            kernel: the kernel.
+            known: constants of its class.
+        """
         if kernel.product is None:
             return 0.0, 1.0
         product = kernel.product
@@ -174,7 +192,11 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
-        """Most specific constants of a kernel: by data type or units and variant, by either, or by class."""
+        """Constants of the most specific class of kernels that there is for a kernel.
+
+        Names are tried in this order: kind with data type or units (`tensor`, `vector`) and variant, with
+        variant, with data type, with units, and kind alone.
+        """
         classes = self.constants.classes
         units = self.speeds.units(kernel.dtype)
         exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []

@@ -35,12 +35,12 @@ _SHOWN_SHARE = 0.01  # classes without measured runs are named from this share o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Spread of the errors of predicted times, for a class of kernels or a card.
+    """Spread of the errors of predicted times, for a class of kernels or for a card.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted).
-        num_rows: number of measured runs that `sigma` is from; 0 if it is assumed.
-        sources: names of the tables with these runs.
+        num_rows: number of measured runs that `sigma` is computed from; 0 if it is assumed.
+        sources: names of the data sets with these runs.
         lacks: for a card, the classes of kernels that occur in none of its measured runs.
     """
 
@@ -57,11 +57,11 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
-    """Confidence of the predicted time of a step: its spread and how much is measured.
+    """Confidence in the predicted time of a step: the spread of its error, and how much of it was measured.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted) of the whole step.
-        known_share: share of the step's time in classes with measured runs.
+        known_share: share of the step's time in classes of kernels with measured runs.
         unmeasured: classes without measured runs, by their share of the time, largest first.
         is_card_measured: whether there are measured runs of the card.
         is_stated: whether the prediction is certain enough that answers state its seconds.
@@ -74,7 +74,12 @@ class Confidence:
     is_stated: bool
 
     def ends(self, seconds: float, level: float) -> tuple[float, float]:
-        """Interval in seconds around a predicted time that holds the real one with probability `level`."""
+        """Interval in seconds that holds the real time with a given probability.
+
+        Args:
+            seconds: the predicted time.
+            level: the probability, from 0 to 1.
+        """
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.sigma)
         return seconds / factor, seconds * factor
 
@@ -83,13 +88,16 @@ class Confidence:
 class TimeResiduals:
     """Spreads of the errors of predicted times, by class of kernels and by card.
 
+    A sigma is a standard deviation of log(measured / predicted).
+
     Attributes:
-        classes: residuals by class of kernels, and of `host`.
-        cards: residuals by a card's name or architecture; they come on top of those of the classes.
+        classes: spread for each class of kernels, and for the time of the host (`host`).
+        cards: spread by a card's name or architecture, which is added to those of the classes.
         class_sigma, card_sigma: sigma assumed for a class, and for a card, without measured runs.
-        setting_sigma, other_sigma: sigma of a predicted time that is scaled by measured steps of the same
-            workload on the same card: of the same knob setting, or of another one.
-        least_share, most_sigma: least known share and largest sigma with which answers state seconds.
+        setting_sigma, other_sigma: sigma of a predicted time that was corrected by measured steps of the same
+            workload on the same card: steps with the same training options, or with others.
+        least_share, most_sigma: answers state seconds if at least this share of a step's time is in measured
+            classes, and if the sigma of the whole step is at most this.
     """
 
     classes: Mapping[str, Residual]
@@ -119,18 +127,19 @@ class TimeResiduals:
         )
 
     def exchange_factor(self, clock: StepClock) -> float:
-        """Factor by which a step's collectives may take longer than predicted: one standard deviation."""
+        """Factor by which a step's collectives may take longer than predicted, at one standard deviation."""
         nowhere = Residual(sigma=0.0)
         kinds = EXCHANGES & clock.class_seconds.keys()
         return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
 
     def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
-        """Confidence of the predicted time of a step on a device.
+        """Confidence in the predicted time of a step on a device.
 
         Args:
-            conv_algo: the convolution algorithm, if it is not cuDNN's own choice.
-            late: share by which the step gets longer if collectives take `exchange_factor`
-                times as long.
+            clock: predicted times of the step.
+            speeds: the device.
+            conv_algo: the convolution algorithm; empty for cuDNN's default.
+            late: share by which the step gets longer if its collectives take `exchange_factor` times as long.
         """
         shares = _shares(clock, conv_algo)
         card = self._of_card(speeds)
@@ -159,7 +168,12 @@ class TimeResiduals:
         )
 
     def scaled(self, confidence: Confidence, *, is_of_setting: bool) -> Confidence:
-        """Confidence of a predicted time that is scaled by measured steps of the workload on the card."""
+        """Confidence in a predicted time that was corrected by measured steps of the workload on the card.
+
+        Args:
+            confidence: confidence before the correction.
+            is_of_setting: whether the measured steps had the same training options.
+        """
         sigma = self.setting_sigma if is_of_setting else self.other_sigma
         sigma = min(sigma, confidence.sigma)
         return dataclasses.replace(
@@ -176,7 +190,13 @@ class TimeResiduals:
 
 
 def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
-    """Shares of a step's time by class of kernels, and the share of waiting for the host."""
+    """Shares of a step's time by class of kernels, and the share in which the device waits for the host.
+
+    Args:
+        clock: predicted times of the step.
+        conv_algo: convolution algorithm, if it is not cuDNN's default: convolutions are then a class of its
+            name.
+    """
     shares = {HOST: clock.waiting_seconds / clock.seconds}
     for kind, seconds in clock.class_seconds.items():
         name = f"{kind} {conv_algo}" if conv_algo and kind in CONVOLUTIONS else str(kind)

@@ -43,7 +43,7 @@ EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Product of an m×k matrix with a k×n matrix, computed `batch` times."""
+    """Product of an m×k matrix with a k×n matrix, computed for each of `batch` pairs."""
 
     m: int
     n: int
@@ -63,12 +63,12 @@ class Kernel:
         kind: class of the kernel.
         moved_bytes: bytes that it reads and writes.
         dtype: data type of its arithmetic; `tf32` if tensor cores make products of float32.
-        product: the matrix product that it computes, if any.
+        product: the matrix product that it computes; None for none.
         variant: pass, layout or the like, for kernels of a class that have constants of their own.
-        copied_bytes: bytes read and written before it to bring its operands into another order.
+        copied_bytes: bytes read and written before the kernel, to copy its operands into another layout.
         num_launches: number of kernels that the host launches, if several alike count as one `Kernel`.
-        group: ranks of a collective; its `variant` is then the `Exchange`, and its `moved_bytes` are those of
-            `exchanged_bytes`. None for all other kernels.
+        group: for a collective, the ranks that take part; its `variant` is then the `Exchange`, and its
+            `moved_bytes` are those of `exchanged_bytes`. None for all other kernels.
     """
 
     kind: KernelClass
@@ -82,9 +82,10 @@ class Kernel:
 
 
 def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
-    """GPU kernels that an operator runs, with their bytes and products.
+    """GPU kernels that an operator runs, with their bytes and matrix products.
 
     Args:
+        work: the operator with its inputs, outputs and flags.
         allow_tf32: whether tensor cores may compute products of float32 matrices, in TF32.
         conv_tf32: whether tensor cores may compute float32 convolutions, in TF32.
     """
@@ -125,7 +126,10 @@ def _bytes(*operands: Operand) -> int:
 
 
 def _element_by_element(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of an operator without a rule: elementwise if flagged pointwise, else of class `OTHER`."""
+    """Kernel of an operator that has no rule of its own.
+
+    It is elementwise if the operator is flagged as pointwise, else of class `OTHER`.
+    """
     return _of_class(KernelClass.ELEMENTWISE)(work) if "pointwise" in work.flags else _other(work)
 
 
@@ -134,7 +138,7 @@ def _other(work: Work) -> tuple[Kernel, ...]:
 
 
 def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Returns a function from an operator call to a kernel of class `kind` that reads each operand once."""
+    """Returns a rule for operators whose kernel, of class `kind`, reads or writes each tensor once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in the type of its result
@@ -161,7 +165,10 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 
 
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Returns a function from an operator call to a kernel with one access per element, as in vLLM."""
+    """Returns a rule for operators whose kernel, of class `kind`, accesses elements one by one.
+
+    vLLM's kernels do so, rather than read several elements at once.
+    """
 
     def make(work: Work) -> tuple[Kernel, ...]:
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
@@ -170,7 +177,7 @@ def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
 
 
 def _copy(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of a copy: a transfer, a reordering where both ends differ in layout, or a plain copy."""
+    """Kernel of a copy: between host and device, into another layout (`REORDER`), or plain."""
     if "transfer" in work.flags:
         return _of_class(KernelClass.TRANSFER)(work)
     first, last = (work.inputs or work.outputs)[-1], work.outputs[-1]
@@ -180,19 +187,22 @@ def _copy(work: Work) -> tuple[Kernel, ...]:
 
 
 def _copy_in(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that copies a rank's shards into its part of the gathered tensor: the first output."""
+    """Kernel that copies a rank's shards into its part of the gathered tensor (FSDP's all-gather).
+
+    The part is the operator's first output.
+    """
     part = work.outputs[0]
     return (Kernel(KernelClass.COPY, 2 * part.num_bytes, part.dtype),)
 
 
 def _copy_together(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that copies tensors into one padded tensor, the last of the inputs."""
+    """Kernel that copies tensors into one padded tensor, which is the operator's last input."""
     whole = work.inputs[-1]
     return (Kernel(KernelClass.COPY, _bytes(*work.inputs), whole.dtype),)
 
 
 def _copy_apart(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that splits the first input, by copying it into the other inputs."""
+    """Kernel that splits a tensor, the operator's first input, by copying it into the other inputs."""
     first = work.inputs[0]
     return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
 
@@ -208,7 +218,10 @@ def _matmul(work: Work) -> tuple[Kernel, ...]:
 
 
 def _attention(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of fused attention: two products of every query with every key, five in backward."""
+    """Kernel of fused attention, as one matrix product of queries with keys.
+
+    Its inner dimension stands for the two products of forward or the five of backward; causal masks halve it.
+    """
     backward = "backward" in work.operator
     query, key = work.inputs[1:3] if backward else work.inputs[:2]  # backward has the gradient first
     batch = math.prod(query.shape[:-2])
@@ -229,7 +242,7 @@ def _batch_norm(work: Work) -> tuple[Kernel, ...]:
 
 
 def _batch_norm_backward(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of batch norm backward, which reads the gradient and the input twice, and writes a gradient."""
+    """Kernel of batch norm backward, which reads gradient and input twice and writes the input's gradient."""
     big = [each for each in work.inputs if len(each.shape) > 1][:2]
     moved = 2 * _bytes(*big) + work.outputs[0].num_bytes
     return (Kernel(KernelClass.BATCH_NORM, moved, big[0].dtype, variant=_layout(big[0])),)
@@ -250,7 +263,7 @@ def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
 
 
 def _index(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of indexing, which reads as many bytes of its first input as it returns."""
+    """Kernel of indexing, which reads only the elements that it returns, and the indices."""
     written = _bytes(*work.outputs)
     moved = 2 * written + _bytes(*work.inputs[1:])
     return (Kernel(KernelClass.INDEX, moved, (work.outputs or work.inputs)[0].dtype),)
@@ -260,7 +273,10 @@ _TENSORS_OF_A_LAUNCH = 32  # of a kernel on lists: 110, 64, 48, 36, 30 for 1 to 
 
 
 def _on_lists(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of an operator on lists of tensors, which reads all lists and writes the first or new ones."""
+    """Kernel of an operator on lists of tensors, such as `_foreach_add` or a fused optimizer.
+
+    A fused optimizer reads and writes all its lists.
+    """
     moved = _bytes(*work.inputs, *work.outputs)
     if "fused" in work.operator:
         moved = 2 * _bytes(*work.inputs)
@@ -286,7 +302,12 @@ _OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has k
 
 
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
-    """Kernel of one pass of a convolution, with its size as a product of matrices."""
+    """Kernel of one pass of a convolution, with its arithmetic as a matrix product.
+
+    Args:
+        call: the convolution pass.
+        allow_tf32: whether tensor cores may compute it in TF32, if it is in float32.
+    """
     groups = call.groups
     samples, inputs = call.input_shape[:2]
     filters, per_group = call.weight_shape[:2]
@@ -340,7 +361,10 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
 
 
 def _recurrent(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of recurrent layers of cuDNN and oneDNN, a lower bound: each step multiplies all weights."""
+    """Kernel of recurrent layers of cuDNN and oneDNN, with the fewest bytes and FLOP that they can take.
+
+    Each step of the sequence multiplies all weights.
+    """
     sequence = work.inputs[0]
     tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
     weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)

@@ -27,7 +27,7 @@ from autofit_workers.spec.work import Group, Operand, Work, WorkCall
 
 
 class BatchDependentWorkError(ValueError):
-    """Operators of a step follow no formula in the batch size, so each size needs its own trace."""
+    """Operators of a step follow no formula in the batch size, so each batch size needs its own trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Repeated:
 
 
 class EventWait(NamedTuple):
-    """Wait of the host until one call, and earlier calls on its stream, are done.
+    """Wait of the host until one call, and earlier calls on its stream, are done on the device.
 
     Attributes:
-        number: index of the call before which the host waits.
+        number: index of the call before whose launch the host waits.
         call: index of the call that it waits for.
     """
 
@@ -60,15 +60,15 @@ class EventWait(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Operators of a step with their inputs and outputs, and the host's waits for the device.
+    """Operator calls of a step with their inputs and outputs, and the host's waits for the device.
 
     Attributes:
-        calls: calls in their order; calls that are alike share one `Work`.
-        in_backward: whether the autograd engine makes a call, for each call.
+        calls: calls in their order; calls of equal operators on equal tensors share one `Work`.
+        in_backward: for each call, whether the autograd engine makes it.
         host_waits: indices of the calls before which the host waits until the device has done all its work
-            so far; the number of calls for a wait after the last of them.
+            so far; the number of calls stands for a wait after the last call.
         event_waits: waits of the host for one call and those before it on its stream.
-        repeated: untraced passes of a text generation; None for other steps.
+        repeated: passes of a text generation that were not traced; None for other steps.
     """
 
     calls: tuple[WorkCall, ...]
@@ -86,13 +86,15 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLines:
-    """Operators of a step at any batch size; from a single trace, at that trace's batch size only.
+    """Operator calls of a step at any batch size; from a single trace, at that trace's batch size only.
+
+    A `Work` is an operator with the shapes of its inputs and outputs.
 
     Attributes:
         course: the step at the first trace's batch size; other sizes have the same calls in the same order.
-        works: each distinct work, with dimensions as lines in the batch size.
-        number_of: index of each call's work in `works`.
-        only_batch_size: the only batch size at which the work is known; None if it is known at any.
+        works: each distinct operator, with dimensions that are lines in the batch size.
+        number_of: for each call, the index of its operator in `works`.
+        only_batch_size: the only batch size at which the step is known; None if it is known at any.
     """
 
     course: StepWork
@@ -158,7 +160,15 @@ def work_of(trace: Trace) -> StepWork:
 def _event_waits(
     calls: Sequence[WorkCall], positions: Sequence[int], waits: Sequence[HostWait]
 ) -> tuple[EventWait, ...]:
-    """Host's waits for single streams, each for the stream's last call so far; none for an idle stream."""
+    """Waits of the host for single streams, each as a wait for the last call that the stream then had.
+
+    A wait for a stream without calls is left out.
+
+    Args:
+        calls: calls of the step.
+        positions: for each call, its position in the trace's events.
+        waits: waits of the host during the step.
+    """
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for number, call in enumerate(calls):
         by_stream[call.stream].append(number)
@@ -175,7 +185,12 @@ def _event_waits(
 
 @dataclass(frozen=True, slots=True)
 class _OperandLines:
-    """Operand whose dimensions are lines in the batch size."""
+    """Tensor of an operator, with each dimension a line in the batch size: constant + slope · batch size.
+
+    Attributes:
+        blank: the tensor in the first trace, for type and layout.
+        shape: the lines.
+    """
 
     blank: Operand
     shape: tuple[Line, ...]
@@ -191,7 +206,12 @@ class _OperandLines:
 
 @dataclass(frozen=True, slots=True)
 class _WorkLines:
-    """Work of an operator, with operands whose dimensions are lines in the batch size."""
+    """Operator whose tensors have dimensions that are lines in the batch size: constant + slope · batch size.
+
+    Attributes:
+        blank: the operator in the first trace, for everything but its tensors.
+        inputs, outputs, convolutions: its tensors and convolution passes with such dimensions.
+    """
 
     blank: Work
     inputs: tuple[_OperandLines, ...]
@@ -225,9 +245,13 @@ class _WorkLines:
 
 
 def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], list[int]]:
-    """Distinct tuples of a call's work in every trace, and for each call the index of its tuple.
+    """Distinct operators of a step over several traces, and for each call the index of its operator.
 
-    Works are compared by identity: a trace has equal work once, and hashing all operands takes longer.
+    An operator is given as a tuple: as it is in each trace. Operators are compared by identity: a trace has
+    equal ones as one object, and hashing all operands takes longer.
+
+    Args:
+        works: for each trace, the operator of each call.
     """
     numbers: dict[tuple[int, ...], int] = {}
     columns: list[tuple[Work, ...]] = []
@@ -242,7 +266,7 @@ def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], 
 
 
 def _is_same_course(first: StepWork, other: StepWork) -> bool:
-    """Whether two steps have equal calls in equal order, but for the dimensions of tensors."""
+    """Whether two steps make the same calls in the same order, apart from the dimensions of tensors."""
     return (
         len(first.calls) == len(other.calls)
         and first.in_backward == other.in_backward
@@ -262,7 +286,12 @@ def _kind(call: WorkCall) -> tuple[object, ...]:
 
 
 def _in_backward(trace: Trace, positions: Sequence[int]) -> tuple[bool, ...]:
-    """Whether each call is in a backward pass, by the last mark before the call."""
+    """Whether each call is in a backward pass, judged by the phase marks of the trace.
+
+    Args:
+        trace: the trace.
+        positions: for each call, its position in the trace's events.
+    """
     starts = [mark.position for mark in trace.marks]
     begins_backward = [False, *(mark.name.endswith(" backward") for mark in trace.marks)]
     return tuple([begins_backward[bisect_right(starts, position)] for position in positions])

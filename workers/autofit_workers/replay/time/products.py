@@ -34,14 +34,16 @@ _RESIDENT = 32768
 class ProductConstants:
     """Constants of how close to a device's peak the matrix products of a class of kernels come.
 
+    A kernel computes the result in tiles; wider tiles read fewer elements per multiplication.
+
     Attributes:
         efficiency: share of the peak that the widest tiles reach for long sums.
-        half_intensity: side·side / (side + side) of the tile that reaches half of that share: the products
-            per element read.
-        start: multiplications along the sum that take as long as the begin and the end of a tile.
-        quantized: share of a last, unfilled wave that is lost; 1 for all of it.
-        half_resident: elements of the result in computation at which a unit reaches half of its rate; 0 if
-            their number makes no difference.
+        half_intensity: tile intensity at which kernels reach half of `efficiency`. The intensity of a tile of
+            h×w elements is h·w / (h + w), the multiplications for each element read.
+        start: begin and end of a tile, as the number of terms of the sum that would take as long.
+        quantized: share of the idle time in a last, unfilled wave of tiles that counts; 1 for all of it.
+        half_resident: number of result elements in work at once at which a multiprocessor reaches half of its
+            rate; 0 if the number makes no difference.
         overlapped: share of the shorter of arithmetic and memory traffic that takes no extra time.
     """
 
@@ -65,9 +67,11 @@ def product_seconds(
     """Seconds of a matrix product's arithmetic, with the fastest tile and the fastest split of the sum.
 
     Args:
+        product: dimensions of the product.
         flops: FLOP per second of the whole device at its peak.
         num_units: number of multiprocessors.
         bandwidth: bytes per second of the memory, for the partial sums of a split.
+        constants: how close to the peak the kernels come.
         tiles: sizes of the tiles that the library has kernels for.
     """
     by_unit = flops * constants.efficiency / num_units
@@ -93,6 +97,17 @@ def product_seconds(
 
 
 def _filled(resident: int, half: float) -> float:
-    """Share of a multiprocessor's full rate with `resident` output elements in work at once."""
+    """Share of its full rate that a multiprocessor reaches with few elements of the result in work.
+
+    With too few elements at once, it cannot hide the latency of its instructions.
+
+    Args:
+        resident: number of elements of the result in work at once; 32,768 and more give the full rate.
+        half: number of elements that governs how fast the rate rises: at this number it is about half of the
+            full rate; 0 for the full rate with any number.
+
+    Returns:
+        A factor from 0 to 1.
+    """
     resident = min(resident, _RESIDENT)
     return resident / (resident + half) * (_RESIDENT + half) / _RESIDENT

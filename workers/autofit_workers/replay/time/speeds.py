@@ -22,12 +22,12 @@ class Speeds:
         name: name of the device.
         architecture: `sm_XY`, or `cpu` for a processor.
         num_units: number of multiprocessors, or of cores.
-        flops: FLOP per second of matrix products by data type, or `tf32`, at the clocks that the device
-            sustains, see `sustained`.
-        vector_flops: FLOP per second in float32 outside tensor cores, at those clocks.
+        flops: FLOP per second of matrix products by data type, or `tf32`, at the clock rates that the device
+            sustains under load, see `sustained`.
+        vector_flops: FLOP per second in float32 outside tensor cores, at the same clock rates.
         bandwidth: bytes per second between the device and its memory.
         cache_bytes: size of the last cache before the memory.
-        clock: clocks per second of the units; 0 if unknown.
+        clock: clock rate of the multiprocessors in hertz; 0 if unknown.
         launch_seconds: seconds between two kernels of which the second waits for the first.
     """
 
@@ -42,13 +42,14 @@ class Speeds:
     launch_seconds: float = 1.5e-6
 
     def product_flops(self, dtype: str) -> float:
-        """FLOP per second of matrix products in a data type; on vector units if no tensor core has it."""
+        """FLOP per second of matrix products in a data type; outside tensor cores if these lack the type."""
         return self.flops.get(dtype, self.vector_flops)
 
     def units(self, dtype: str) -> tuple[str, ...]:
-        """Units for products in a data type, by their constants' names: `tensor` cores or `vector` units.
+        """Names of the units that compute products in a data type, as names of constants have them.
 
-        Those of cards for desktops and inference (sm_86, sm_89, sm_120) are `narrow tensor` cores first.
+        They are `vector` units, or `tensor` cores. For cards for desktops and inference (sm_86, sm_89,
+        sm_120), whose tensor cores do less in a clock cycle, `narrow tensor` comes before `tensor`.
         """
         if dtype not in self.flops or dtype == "float32":
             return ("vector",)
@@ -75,11 +76,14 @@ _BFLOAT16_SINCE = 80
 
 
 def sustained(name: str, architecture: str) -> Mapping[str, float]:
-    """Shares of data-sheet `vector`, `tensor` and `memory` speeds that a card sustains (sustained.toml).
+    """Shares of its data-sheet speeds that a card sustains under load, from sustained.toml.
 
     Args:
         name: name of the card in CUDA.
         architecture: `sm_XY`.
+
+    Returns:
+        Shares for `vector` and `tensor` arithmetic and for `memory`.
     """
     table = _sustained()
     of_class = table["low_power"] if name in table["low_power"]["names"] else {}

@@ -30,10 +30,10 @@ CONVOLUTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Start, end and launch time in seconds of an operator in a step.
+    """Times in seconds of an operator call, counted from the begin of the step.
 
     Attributes:
-        start_seconds, end_seconds: times of its kernels on the device, from the begin of the step.
+        start_seconds, end_seconds: times at which its kernels begin and end on the device.
         launched_seconds: time at which the host had launched the operator.
     """
 
@@ -49,8 +49,8 @@ class StepClock:
     Attributes:
         calls: times of the step's calls, in their order.
         device_seconds: time in which the device works, without the gaps in which it waits for the host.
-        seconds: time until host and device are done.
-        class_seconds: time of the device by class of kernels. Collectives count with the time in which
+        seconds: time from the step's begin until host and device are done.
+        class_seconds: time of the device by class of kernels. Collectives count only with the time in which
             nothing else runs, plus the time by which kernels beside them take longer.
         exchange_seconds: time of collectives, including the parts hidden behind kernels.
     """
@@ -63,7 +63,7 @@ class StepClock:
 
     @property
     def waiting_seconds(self) -> float:
-        """Seconds that the device waits for the host."""
+        """Seconds in which the device is idle because it waits for the host."""
         return self.seconds - self.device_seconds
 
 
@@ -81,10 +81,11 @@ def clocked(
 
     Args:
         calls: operator calls of the step.
-        in_backward: whether the autograd engine makes a call, for each call.
-        costs: costs of operators on the device.
-        host_waits, event_waits: see `StepWork`.
-        convolution_cost: factor on the seconds of convolutions, for an algorithm other than cuDNN's choice.
+        in_backward: for each call, whether the autograd engine makes it.
+        costs: predicted seconds of operators on the device and of launches on the host.
+        host_waits: indices of the calls before which the host waits until the device is idle.
+        event_waits: waits of the host for single calls.
+        convolution_cost: factor on the seconds of convolutions, for an algorithm other than cuDNN's default.
         exchange_cost: factor on the seconds of collectives.
     """
     host = costs.host
@@ -120,7 +121,13 @@ def clocked(
 
 
 def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
-    """Predicted seconds of a kernel on the device; `convolution_cost` as in `clocked`."""
+    """Predicted seconds of a kernel on the device when nothing runs beside it.
+
+    Args:
+        kernel: the kernel.
+        costs: predicted seconds on the device.
+        convolution_cost: factor on the seconds of convolutions, for an algorithm other than cuDNN's default.
+    """
     return costs.seconds(kernel) * _factor(kernel.kind, convolution_cost)
 
 
@@ -133,8 +140,10 @@ def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1
 def step_seconds(step: StepWork, clock: StepClock) -> float:
     """Seconds of a step, including the passes of a text generation that were not traced.
 
+    The untraced passes are taken to grow in time as the last two traced passes did.
+
     Args:
-        step: work of the step, which knows how often its last pass repeats.
+        step: operator calls of the step, and how often its last pass repeats.
         clock: times of the traced part.
     """
     if step.repeated is None:
@@ -146,7 +155,7 @@ def step_seconds(step: StepWork, clock: StepClock) -> float:
 
 
 def done_after(clock: StepClock, num_calls: int) -> float:
-    """Time in seconds at which host and device are done with the first `num_calls` calls."""
+    """Time in seconds from the step's begin until the first `num_calls` calls are done on the device."""
     return clock.calls[num_calls - 1].end_seconds if num_calls else 0.0
 
 
@@ -162,14 +171,14 @@ class _Launched:
 
 
 class _Lanes:
-    """Simulation of the streams of one device, which run kernels and collectives side by side.
+    """Simulation of the streams of one device: kernels run one at a time, collectives beside them.
 
     Args:
         start: time in seconds at which the step begins.
         slowdown: time of a kernel while a collective runs beside it, over its time alone.
 
     Attributes:
-        slowed_seconds: seconds by which kernels took longer beside collectives.
+        slowed_seconds: seconds by which kernels took longer because collectives ran beside them.
     """
 
     def __init__(self, start: float, slowdown: float) -> None:
@@ -184,7 +193,13 @@ class _Lanes:
         self._exchanges_until = start
 
     def launch(self, call: WorkCall, at: float, seconds: float) -> None:
-        """Adds the next operator call, which the host launched at time `at`, to its stream."""
+        """Adds an operator call to its stream.
+
+        Args:
+            call: the next call of the step.
+            at: time in seconds at which the host has launched it.
+            seconds: time that it takes on the device by itself.
+        """
         number = len(self._spans)
         after = tuple(number - distance for distance in call.after if distance <= number)
         is_exchange = call.work.group is not None
@@ -202,7 +217,11 @@ class _Lanes:
         self._waiting.setdefault(call.stream, deque()).append(launched)
 
     def done_at(self, number: int | None = None) -> float:
-        """Time in seconds at which a launched call is done, or all calls if None is given."""
+        """Time in seconds at which a call is done on the device.
+
+        Args:
+            number: index of the call; None, or the index of a call not launched yet, for all launched calls.
+        """
         wanted = None if number is None or number >= len(self._spans) else number
         while self._waiting and (wanted is None or self._spans[wanted] is None):
             self._run_next()
@@ -214,12 +233,12 @@ class _Lanes:
 
     @property
     def spans(self) -> list[tuple[float, float]]:
-        """Start and end of each call in seconds, once all calls are done."""
+        """Start and end of each call in seconds; read it once all calls are done."""
         return [span for span in self._spans if span is not None]
 
     @property
     def exposed_seconds(self) -> float:
-        """Seconds in which collectives run and nothing else does, once all calls are done."""
+        """Seconds in which collectives run and no kernel does; read it once all calls are done."""
         spans = self.spans
         exchanges = set(self._exchanges)
         kernels = _merged(span for number, span in enumerate(spans) if number not in exchanges)
@@ -227,7 +246,7 @@ class _Lanes:
         return _length(_merged((*kernels, *beside))) - _length(kernels)
 
     def _run_next(self) -> None:
-        """Simulates the call that can start first, of the first calls waiting on each stream."""
+        """Simulates one call: of the first waiting call of each stream, the one that can start first."""
         if len(self._waiting) == 1:
             (stream,) = self._waiting
         else:
@@ -262,7 +281,12 @@ class _Lanes:
         return start
 
     def _slowed(self, start: float, seconds: float) -> float:
-        """End time in seconds of a kernel that is slowed down by a concurrent collective."""
+        """End time of a kernel that takes longer because a collective runs beside it for a while.
+
+        Args:
+            start: time in seconds at which the kernel begins.
+            seconds: time that it takes by itself.
+        """
         beside = min(seconds * self._slowdown, self._exchanges_until - start)
         longer = beside - beside / self._slowdown
         self.slowed_seconds += longer
@@ -285,7 +309,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class _OnDevice:
-    """Cache of the launches and the device seconds of each `Work`, by identity."""
+    """Cache of the number of launches and the device seconds of each operator, by its `Work`'s identity."""
 
     def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
         self._costs = costs
@@ -304,7 +328,11 @@ class _OnDevice:
         return found
 
     def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
-        """Seconds of all calls together, by class; each call was passed to `of` before."""
+        """Seconds on the device of all calls together, by class of kernels.
+
+        Args:
+            calls: calls whose `Work` was looked up with `of` before.
+        """
         seconds: defaultdict[KernelClass, float] = defaultdict(float)
         for key, times in Counter(id(call.work) for call in calls).items():
             for kind, of_one in self._by_class[key]:

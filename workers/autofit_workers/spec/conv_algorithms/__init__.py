@@ -77,7 +77,7 @@ def find(name: str) -> ConvAlgorithm:
 
 
 def rank(name: str) -> tuple[int, int]:
-    """Sort key of a convolution algorithm: its family's place in the list, then its number."""
+    """Key that sorts convolution algorithms as they are listed, those of one family by their number."""
     family, number = split_conv_algo(name)
     return [*_PLAIN, *_WITH_NUMBER].index(family), number or 0
 
@@ -101,7 +101,14 @@ def defaults(device_kind: str) -> tuple[str, ...]:
 
 
 def policy_of(algorithm: ConvAlgorithm, device_kind: str) -> ConvPolicy:
-    """Backend switches of an algorithm; for a rewrite and `mixed`, those of the device's default."""
+    """Switches of the backend (cuDNN or oneDNN) under an algorithm.
+
+    A rewrite of convolutions, and `mixed`, leave the switches as the device's default algorithm has them.
+
+    Args:
+        algorithm: the algorithm.
+        device_kind: `cuda` or `cpu`.
+    """
     found = algorithm if isinstance(algorithm, ConvPolicy) else find(defaults(device_kind)[0])
     assert isinstance(found, ConvPolicy)
     return found

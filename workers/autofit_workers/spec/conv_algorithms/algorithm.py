@@ -12,15 +12,15 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvAlgorithm:
-    """Way to compute convolutions: a backend's algorithm, or a rewrite.
+    """Way to compute convolutions: by the backend (cuDNN or oneDNN), or rewritten into other operators.
 
     Attributes:
-        name: the value of the `conv_algo` knob, with its parameter.
+        name: the value of the option `--conv-algo`, with its number if it takes one.
         explanation: one line for a list of choices.
-        device_kinds: kinds of devices that it applies to.
+        device_kinds: kinds of devices that it applies to, `cuda` and `cpu`.
         python_lines: lines that a user adds to a training script to get it.
         takes: memory that it takes beside its output, in words.
-        source: source of its formulas, if it has some.
+        source: publication that its formulas are from, if it has some; else empty.
     """
 
     name: str
@@ -43,36 +43,43 @@ class ConvAlgorithm:
 class Rewrite(ConvAlgorithm, ABC):
     """Exact rewrite of convolutions into other operators (`autofit_workers.conv`), on any device.
 
-    A call that it cannot compute is left to the backend.
+    A convolution that it cannot compute is left to the backend, cuDNN or oneDNN.
     """
 
     def leaves(self, call: Convolution) -> str | None:
-        """Reason why a convolution is left to the backend; None if it is rewritten."""
+        """Reason why a convolution is left to the backend; None if the rewrite computes it."""
         return "it is transposed" if call.transposed else self.why_not(call)
 
     @abstractmethod
     def own_bytes(self, call: Convolution) -> int:
-        """Peak bytes that a convolution takes beside its output and beside the call of `handed_on`."""
+        """Peak bytes that the rewrite of a convolution takes beside its output.
+
+        The workspace of a smaller convolution that is left to the backend (`handed_on`) is not included.
+        """
 
     def handed_on(self, call: Convolution) -> Convolution | None:  # noqa: ARG002 - most use no backend
         """Smaller convolution that the backend computes repeatedly in place of `call`; None for none."""
         return None
 
     def applies_to_none(self, reasons: Iterable[str]) -> str:
-        """Message that the rewrite applies to no convolution of a workload, for these `reasons`."""
+        """Error message for a workload none of whose convolutions can be rewritten.
+
+        Args:
+            reasons: why convolutions cannot be rewritten, in words.
+        """
         why = "; ".join(dict.fromkeys(reasons)) or "it has none"
         return f"{self.name} applies to no convolution of the workload ({why}): choose another --conv-algo"
 
     def flops(self, call: Convolution) -> int:
-        """Floating-point operations of a convolution; a multiplication and an addition count as two."""
+        """Floating-point operations of a rewritten convolution: multiplications and additions."""
         return direct_flops(call)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes that a convolution reads and writes: its tensors once, its extra memory twice."""
+        """Bytes that a rewritten convolution reads and writes: its tensors once, its extra memory twice."""
         return tensor_bytes(call) + 2 * self.own_bytes(call)
 
     def num_portions(self, call: Convolution) -> int:  # noqa: ARG002 - most take the batch as a whole
-        """Number of portions in which a convolution is computed, one after the other."""
+        """Number of portions, such as micro-batches, in which a convolution is computed one by one."""
         return 1
 
 
@@ -83,7 +90,7 @@ def tensor_bytes(call: Convolution) -> int:
 
 
 def rewrite_lines(name: str) -> tuple[str, ...]:
-    """Lines of Python that a training script needs to use the rewrite `name`."""
+    """Lines of Python by which a training script uses a rewrite, given by its name."""
     return (f'with autofit.apply_conv_algo(model, "{name}"):  # around forward, and so backward',)
 
 
@@ -99,7 +106,7 @@ def padded_shape(call: Convolution) -> tuple[int, ...]:
 
 
 def extents(call: Convolution) -> tuple[int, ...]:
-    """Size of a convolution's filter in each spatial dimension, with the gaps of its dilation."""
+    """Size of a convolution's filter in each spatial dimension, including the gaps of its dilation."""
     return tuple(d * (size - 1) + 1 for size, d in zip(call.weight_shape[2:], call.dilation, strict=True))
 
 

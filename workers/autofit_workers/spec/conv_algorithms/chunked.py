@@ -12,7 +12,7 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked(Rewrite):
-    """Rewrite of a convolution into calls of the backend on micro-batches.
+    """Rewrite of a convolution into several by the backend, each on a micro-batch of the samples.
 
     Attributes:
         num_samples: samples of a micro-batch.
@@ -21,7 +21,7 @@ class Chunked(Rewrite):
     num_samples: int
 
     def own_bytes(self, call: Convolution) -> int:
-        """Bytes of the backend's result for a micro-batch, before it is copied into the whole result."""
+        """Bytes of a micro-batch's result, which is held until it is copied into the whole result."""
         part = self.handed_on(call)
         made = {
             ConvPass.FPROP: part.output_shape,
@@ -34,7 +34,11 @@ class Chunked(Rewrite):
         return call.of_samples(min(self.num_samples, call.input_shape[0]))
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written: tensors, copies of each micro-batch's result, more reads of the weight."""
+        """Bytes read and written by all micro-batches together.
+
+        They are those of the whole convolution, the copies of each result, and the weight once more for each
+        micro-batch after the first.
+        """
         weight = call.element_bytes * math.prod(call.weight_shape)
         copied = 2 * self.own_bytes(call) * self.num_portions(call)
         return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)

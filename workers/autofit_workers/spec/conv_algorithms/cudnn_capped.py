@@ -17,7 +17,7 @@ _MIB = 1024**2
 
 
 def policy(cap_mib: int) -> ConvPolicy:
-    """Policy that asks cuDNN for workspaces of at most `cap_mib` MiB."""
+    """Switches of cuDNN for the algorithm `cudnn-capped:N`: workspaces of at most `cap_mib` MiB."""
     return ConvPolicy(
         name=f"cudnn-capped:{cap_mib}",
         explanation=f"asks cuDNN for workspaces of at most {cap_mib} MiB, which it may not keep to",

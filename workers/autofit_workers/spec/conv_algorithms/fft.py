@@ -25,7 +25,7 @@ _FLOPS_OF_PRODUCT = 8  # a complex multiplication and addition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fft(Rewrite):
-    """Rewrite of a convolution into products of spectra: the whole batch, one tile at a time."""
+    """Rewrite of a convolution into products of spectra (FFT): the whole batch, one image tile at a time."""
 
     def why_not(self, call: Convolution) -> str | None:
         if call.dtype not in _DTYPES:
@@ -33,9 +33,10 @@ class Fft(Rewrite):
         return None
 
     def own_bytes(self, call: Convolution) -> int:
-        """Peak bytes of the spectra; the textbook has 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
+        """Peak bytes of the spectra that the FFT convolution holds.
 
-        The peak is higher than in the textbook, because the inverse transform of `torch.fft` copies spectra.
+        The textbook has 8·H·(W/2+1)·(N·C + K·C + N·K) bytes in fp32, for N samples of H×W pixels, C input and
+        K output channels. The peak is higher, because the inverse transform of `torch.fft` copies spectra.
         """
         return peak(self._changes(call))
 
@@ -49,7 +50,7 @@ class Fft(Rewrite):
         return int(len(tiles.corners) * per_tile + filters * transforms)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written: tensors, spectra, and the sums over channels once for each channel."""
+        """Bytes read and written: the tensors, the spectra, and the sums over channels once per channel."""
         tiles = self._tiling(call)
         _, filters, _ = _counts(call)
         sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
@@ -62,7 +63,10 @@ class Fft(Rewrite):
         return tiling(padded_shape(call), extents(call), call.stride)
 
     def _changes(self, call: Convolution) -> Iterator[int]:
-        """Yields bytes that `autofit_workers.conv.fft` allocates (positive) and frees (negative)."""
+        """Yields the bytes that each step of the FFT convolution allocates (positive) or frees (negative).
+
+        The steps are those of `autofit_workers.conv.fft`.
+        """
         tiles = self._tiling(call)
         images, filters, outputs = _counts(call)
         if call.conv_pass is ConvPass.WGRAD:
@@ -96,13 +100,18 @@ class Fft(Rewrite):
         """Yields the bytes that an inverse transform allocates (positive) and frees (negative).
 
         Over several dimensions complex transforms come first, in copies, and then one more copy.
+
+        Args:
+            call: the convolution.
+            tiles: tiles of its output.
+            count: number of one-channel images that are transformed.
         """
         spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
         yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
 
 
 def _counts(call: Convolution) -> tuple[int, int, int]:
-    """Number of one-channel images in the input, the filters and the output."""
+    """Number of one-channel images in the input, in the filters and in the output: N·C, K·C and N·K."""
     return tuple(math.prod(s[:2]) for s in (call.input_shape, call.weight_shape, call.output_shape))  # type: ignore[return-value]
 
 

@@ -12,10 +12,13 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Im2col(Rewrite):
-    """Rewrite of a convolution into matrix products of columns of the whole batch."""
+    """Rewrite of a convolution into matrix products with im2col columns, made for the whole batch."""
 
     def own_bytes(self, call: Convolution) -> int:
-        """Bytes of the columns, N·C·filter·output elements, and of the padded input."""
+        """Bytes of the im2col columns, and of the padded input.
+
+        The columns have N·C · filter elements · output pixels elements.
+        """
         num_samples, channels = call.input_shape[:2]
         columns = channels * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
         padded = 0

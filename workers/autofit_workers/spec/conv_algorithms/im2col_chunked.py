@@ -18,19 +18,20 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedIm2col(Rewrite):
-    """Rewrite of a convolution into matrix products of columns of a few output pixels.
+    """Rewrite of a convolution into matrix products with im2col columns of a few output pixels at a time.
 
     Attributes:
-        num_pixels: output pixels at a time.
+        num_pixels: number of output pixels whose columns are made at a time.
     """
 
     num_pixels: int
 
     def own_bytes(self, call: Convolution) -> int:
-        """Bytes of the columns, C·filter·pixels elements, and of one padded image.
+        """Bytes of the im2col columns, and of one padded image, whatever the batch size.
 
-        The bytes do not depend on the batch size. The gradient of the input is itself a convolution of the
-        output's gradient: with K in place of C, mirrored filters, and zeros between pixels for strides.
+        The columns have C · filter elements · pixels elements. The gradient of the input is itself a
+        convolution of the output's gradient: with output channels in place of input channels, mirrored
+        filters, and zeros between pixels for strides.
         """
         filter_size = math.prod(call.weight_shape[2:])
         if call.conv_pass is ConvPass.DGRAD:
@@ -48,7 +49,7 @@ class ChunkedIm2col(Rewrite):
         return call.element_bytes * channels * (filter_size * pixels + image)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written: the tensors, and the columns of the whole batch twice."""
+        """Bytes read and written: the tensors, and the im2col columns of the whole batch once each way."""
         rows = call.input_shape[1] * math.prod(call.weight_shape[2:])
         columns = call.input_shape[0] * rows * math.prod(call.output_shape[2:])
         return tensor_bytes(call) + 2 * call.element_bytes * columns

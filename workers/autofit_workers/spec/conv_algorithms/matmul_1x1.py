@@ -12,7 +12,7 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul1x1(Rewrite):
-    """Rewrite of a convolution into matrix products, for filters of one point."""
+    """Rewrite of a 1×1 convolution into matrix products."""
 
     def why_not(self, call: Convolution) -> str | None:
         filter_shape = call.weight_shape[2:]

@@ -9,7 +9,7 @@ from autofit_workers.spec.conv_algorithms.algorithm import ConvAlgorithm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPolicy(ConvAlgorithm):
-    """Backend policy: global switches, which hold for every convolution.
+    """Convolution algorithm that only sets global switches of the backend, for every convolution alike.
 
     Attributes:
         enabled: whether the backend is used: cuDNN on CUDA, oneDNN on the CPU.

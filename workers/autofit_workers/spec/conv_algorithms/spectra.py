@@ -14,11 +14,13 @@ _FAST_FACTORS = (2, 3, 5, 7)  # factors that MKL, pocketfft and cuFFT all have k
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of the dense output of a convolution, all of one size.
+    """Tiles, all of one size, of the output that a convolution would have with stride 1.
+
+    An FFT convolution transforms one tile at a time.
 
     Attributes:
         sides: output pixels of a tile in each dimension, a multiple of the stride if there are several tiles.
-        lengths: lengths of the transforms, which hold a tile and the margin that the filters read around it.
+        lengths: lengths of the FFT in each dimension: a tile and the margin that the filters read around it.
         corners: the first output pixel of every tile.
     """
 
@@ -28,17 +30,23 @@ class Tiling:
 
     @property
     def num_points(self) -> int:
-        """Number of points of one FFT."""
+        """Number of points of the FFT of one tile."""
         return math.prod(self.lengths)
 
     @property
     def num_frequencies(self) -> int:
-        """Number of complex values in the result of one FFT; for real input only about half its points."""
+        """Number of complex values in the spectrum of a tile: about half its points, as the input is real."""
         return math.prod((*self.lengths[:-1], self.lengths[-1] // 2 + 1))
 
 
 def tiling(padded: tuple[int, ...], extents: tuple[int, ...], stride: tuple[int, ...]) -> Tiling:
-    """Tiles for an input of the spatial shape `padded`, filters of the sizes `extents`, and a stride."""
+    """Chooses the tiles of an FFT convolution.
+
+    Args:
+        padded: spatial shape of the input with its padding.
+        extents: size of the filter in each dimension, including the gaps of its dilation.
+        stride: stride of the convolution.
+    """
     sides, lengths, firsts = [], [], []
     for size, extent, step in zip(padded, extents, stride, strict=True):
         num_outputs = size - extent + 1

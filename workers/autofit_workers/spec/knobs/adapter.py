@@ -40,10 +40,10 @@ _EXAMPLE = "lora:r=16,targets=q_proj,v_proj"
 
 
 def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
-    """Method and options parsed from an adapter's text, such as `lora:r=16,targets=q_proj,v_proj`.
+    """Splits an adapter's text, such as `lora:r=16,targets=q_proj,v_proj`, into peft's method and options.
 
-    A piece without `=` belongs to the value before it, which makes a list of it. The text may also be a
-    JSON object, with `peft_type` for the method, as peft saves it.
+    A piece without `=`, such as `v_proj`, belongs to the value before it, which becomes a list. The text may
+    also be a JSON object, with `peft_type` for the method, as peft saves it.
 
     Raises:
         ValueError: `text` has neither form, gives an option twice, or names a rank below 1.
@@ -112,9 +112,12 @@ def _read(value: Any) -> str:
 
 
 def _from_user(value: Any) -> Any:
-    """Text of a file saved by peft if `value` is a `.json` path; else `value` itself.
+    """Text of the JSON file that a user names; any other value is returned as it is.
 
-    A trial on another machine then does not need the file.
+    With the text in its place, a trial on another machine does not need the file.
+
+    Args:
+        value: text of an adapter, or path of a `.json` file that peft saved.
 
     Raises:
         ValueError: the file cannot be read.

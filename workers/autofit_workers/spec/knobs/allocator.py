@@ -11,10 +11,13 @@ _LEAST_SPLIT_MIB = 21  # more than a large segment has (c10/core/AllocatorConfig
 
 
 def allocator_conf(name: str) -> str:
-    """Value of `PYTORCH_ALLOC_CONF` for a value of the knob; empty for the default.
+    """Value of `PYTORCH_ALLOC_CONF` for a value of the option `--allocator`; empty for `default`.
+
+    Args:
+        name: the value, such as `expandable_segments` or `max_split:128`.
 
     Raises:
-        ValueError: the knob has no such value, or its number is missing or wrong.
+        ValueError: the option has no such value, or its number is missing or wrong.
     """
     kind, least_mib = _parse(name)
     return ALLOCATORS[kind] if least_mib is None else f"max_split_size_mb:{least_mib}"

@@ -57,7 +57,11 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def _lines(value: str) -> tuple[str, ...]:
-    """Lines of Python that switch off every attention kernel but the one that `value` names."""
+    """Python lines that switch off every kernel of scaled dot product attention but one.
+
+    Args:
+        value: a value of the option `--attention`, which names the kernel.
+    """
     if value not in KERNELS:
         return ()
     others = (switch for name, (_, switch) in KERNELS.items() if name != value)

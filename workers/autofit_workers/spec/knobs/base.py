@@ -26,8 +26,8 @@ class Bitsandbytes:
     """Quantization of linear layers by bitsandbytes.
 
     Attributes:
-        layer: class of the layer in `bitsandbytes.nn`.
-        weight: class of its weights there.
+        layer: class in `bitsandbytes.nn` of the layer.
+        weight: class in `bitsandbytes.nn` of the layer's weights.
         options: arguments of the layer beside its size.
         has_compute_type: whether the layer is also told the type to compute in.
         mark: attribute that transformers sets on a model with such layers, and peft looks for.
@@ -71,7 +71,11 @@ BASES = (*FLOATS, *QUANTIZATIONS)
 
 
 def is_of_bitsandbytes(base: str | None) -> bool:
-    """Whether bitsandbytes quantizes the weights for a value of the knob `base`."""
+    """Whether bitsandbytes quantizes the weights.
+
+    Args:
+        base: a value of the option `--base`, such as `nf4`; None for weights as they are made.
+    """
     return isinstance(QUANTIZATIONS.get(base or ""), Bitsandbytes)
 
 
@@ -79,7 +83,13 @@ _LEFT = {"fp32": 1.0, "fp16": 0.5, "bf16": 0.5, "nf4": 0.2, "nf4-dq": 0.2, "fp4"
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Rough share of the weights' bytes in float32 that is left; embeddings and heads are not quantized."""
+    """Rough share of the weights' bytes in float32 that is left, by the part of memory; empty for all of it.
+
+    Embeddings and heads are not quantized.
+
+    Args:
+        value: a value of the option `--base`.
+    """
     return {} if value is None else {Part.WEIGHTS: _LEFT.get(value.partition("-torchao")[0], 0.3)}
 
 

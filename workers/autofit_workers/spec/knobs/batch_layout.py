@@ -18,12 +18,12 @@ _LEAST_PACKED = 2
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of the tokens of a batch.
+    """Layout of the tokens of a batch of texts.
 
     Attributes:
         percent_padded: percentage of each sample's tokens that are padding, at its end.
         num_packed: number of sequences that follow each other in a sample.
-        is_flattened: whether all samples follow each other in one row.
+        is_flattened: whether all samples follow each other in one row, without padding.
     """
 
     percent_padded: int = 0
@@ -32,10 +32,10 @@ class Layout:
 
 
 def split_layout(name: str) -> Layout:
-    """Layout for a value of the knob: `padded:25`, `packed:4`, `padding-free`.
+    """Reads a value of the option `--batch-layout`: `full`, `padded:25`, `packed:4` or `padding-free`.
 
     Raises:
-        ValueError: the knob has no such value, or its number is missing or wrong.
+        ValueError: there is no such layout, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     if kind == "padded":

@@ -13,10 +13,13 @@ _INPUTS_LEFT = 0.2
 
 
 def split_checkpointing(name: str) -> tuple[str, int | None]:
-    """Kind of activation checkpointing and its number, None without one: `every:4`, `selective:50`.
+    """Splits a value of the option `--checkpointing`, such as `every:4` or `selective:50`, at its number.
+
+    Returns:
+        The kind of activation checkpointing, and the number; None if there is no number.
 
     Raises:
-        ValueError: the knob has no such value, or its number is missing or wrong.
+        ValueError: there is no such kind, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     unit = CHECKPOINTINGS_WITH_NUMBER.get(kind)
@@ -33,7 +36,13 @@ def _read(value: object) -> str:
 
 
 def _recomputed(value: str) -> float:
-    """Relative time cost of a checkpointing value: 0 if nothing of forward is recomputed, 3 if all is."""
+    """Place of a kind of checkpointing in the order of step times: higher, the more of forward is recomputed.
+
+    It ranges from 0, if nothing is recomputed, to 3.
+
+    Args:
+        value: a value of the option `--checkpointing`.
+    """
     kind, number = split_checkpointing(value)
     if kind == "none":
         return 0

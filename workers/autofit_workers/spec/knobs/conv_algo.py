@@ -15,7 +15,10 @@ CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NU
 
 
 def split_conv_algo(name: str) -> tuple[str, int | None]:
-    """Family of a convolution algorithm and its number, None without one: `chunked:8`.
+    """Splits the name of a convolution algorithm, such as `chunked:8`, at its number.
+
+    Returns:
+        The family of the algorithm, and the number; None if there is no number.
 
     Raises:
         ValueError: there is no such algorithm, or its number is missing or wrong.

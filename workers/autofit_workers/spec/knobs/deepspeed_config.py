@@ -22,11 +22,14 @@ PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
 def deepspeed_config(
     zero: Zero, knobs: Knobs, batch_size: int, num_passes: int | None = None
 ) -> dict[str, Any]:
-    """DeepSpeed's config, as a dictionary, for one rank under a knob setting.
+    """Configuration of DeepSpeed, as a dictionary, for training with ZeRO.
 
     Args:
-        batch_size: batch size of one rank in one of the passes that a step is accumulated from.
-        num_passes: number of these passes; None for as many as a trial runs.
+        zero: stage of ZeRO, and whether it offloads.
+        knobs: the training options.
+        batch_size: samples that one rank passes through the model at a time.
+        num_passes: number of such passes that an optimizer step accumulates; None for as many as a trial
+            runs.
     """
     sharding: dict[str, Any] = {"stage": zero.stage}
     if zero.offloads:

@@ -20,7 +20,11 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def liger_options(loss: str) -> dict[str, bool]:
-    """Options that differ from Liger's defaults; its losses are off unless `loss` is `full`."""
+    """Options of Liger's kernels that differ from its defaults.
+
+    Args:
+        loss: a value of the option `--loss`; Liger's own losses are off unless it is `full`.
+    """
     return {} if loss == "full" else {"fused_linear_cross_entropy": False, "cross_entropy": False}
 
 

@@ -19,7 +19,7 @@ Require = Callable[[Any, str], None]
 
 
 class Part(StrEnum):
-    """Part of a step's memory that knobs can make smaller.
+    """Part of a step's memory that training options can make smaller.
 
     `TEMPORARIES` are those of the optimizer's step. Frozen weights have neither gradients nor states.
     """
@@ -38,12 +38,13 @@ Leaves = Callable[[Any], Mapping[Part, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Order of a knob's values by the step time that they usually cost, as numbers without a unit.
+    """Rough order of a training option's values by the step time that they usually cost.
 
     Attributes:
-        rank: knobs of a lower rank are compared first.
-        of: place of a value in the order, by value and card.
-        names_fast_kernels: whether a setting whose cost is unknown for this knob is chosen last.
+        rank: options of a lower rank are compared first.
+        of: returns a value's place in the order, a number without a unit, or None if it is unknown; takes the
+            value and the card's compute capability (None on the CPU and on AMD's cards).
+        names_fast_kernels: whether a value of unknown place is chosen last on a card.
     """
 
     rank: int
@@ -59,12 +60,13 @@ def _as_it_is(value: Any) -> Any:
 class Knob:
     """Knob: training option that may be varied beside the batch size, such as the precision.
 
-    Each knob has a file of its own, with one `Knob` in it. The field of its name in `Knobs` holds a value.
+    Each knob has a file of its own, with one `Knob` in it. `Knobs` has a field for each knob, which holds a
+    value of it. A knob's option is its form on the command line.
 
     Attributes:
-        name: the field of `Knobs`; the option has `-` for `_`.
+        name: name of the field of `Knobs`; the option has `-` for `_`.
         default: value for PyTorch's own behaviour.
-        read: checks and converts a value.
+        read: checks and converts a value; raises `ValueError` for a wrong one.
         from_user: turns what a user may write in place of a value, such as the path of a file, into a value,
             before it is read; records hold values only.
         help: help of its option, one or two sentences.
@@ -78,16 +80,19 @@ class Knob:
         of_training: whether it has no effect without gradients.
         choice: name that alternative knobs share, of which a user may give only one.
         levers: values that `--what-if` tries to save memory.
-        degrees: for levers that differ only in how far they go, such as 8 and 4 bits, a number that orders
-            them.
-        leaves: rough share of a step's parts that is left, by value; None if only a trace can tell.
-        never_saving: levers that take at least as much memory as any other value.
-        words, phrase: names of values in sentences: by value, else the phrase with the value in it.
-        script_lines: Python lines for the head of a training script, by value; None where the lines are part
-            of the loop, which several knobs make together.
-        model_lines: Python lines for after the model is made, by value and the `Knobs` that it is part of.
-        cost: usual order of the values by time; None if that depends on the model.
-        require: refuses values on devices where they have no effect; None if all devices take all values.
+        degrees: for those among `levers` that differ only in how much they save, such as 8 and 4 bits, a
+            number that grows with it.
+        leaves: returns the rough share of each part of a step's memory that is left with a value; None if
+            only a trace can tell.
+        never_saving: those among `levers` that take at least as much memory as any other value.
+        words, phrase: names of values in sentences: `words` by value, else `phrase` with the value in it.
+        script_lines: returns Python lines for the head of a training script that set a value; None where the
+            lines are part of the loop, which several knobs make together.
+        model_lines: returns Python lines for after the model is made, from a value and the whole `Knobs`;
+            None for none.
+        cost: usual order of the values by step time; None if that depends on the model.
+        require: raises an error for a value on a device where it has no effect; None if all devices take all
+            values.
     """
 
     name: str
@@ -121,12 +126,12 @@ class Knob:
         return self.name.replace("_", "-")
 
     def in_words(self, value: Any) -> str:
-        """Text for a value of the knob in a sentence: `amp-bf16`, `checkpointing blocks`."""
+        """Words for a value of the knob inside a sentence, such as `checkpointing blocks`."""
         return self.words.get(value) or self.phrase.format(value)
 
 
 def one_of(values: tuple[str, ...]) -> Read:
-    """Function that returns a value unchanged if it is one of `values`, and else raises `ValueError`."""
+    """Returns a function that returns a value if it is one of `values`, and else raises `ValueError`."""
 
     def read(value: Any) -> str:
         if value not in values:
@@ -137,7 +142,10 @@ def one_of(values: tuple[str, ...]) -> Read:
 
 
 def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
-    """Function that reads a whole number from `minimum` to `maximum`, given as an int or in digits."""
+    """Returns a function that reads a whole number from `minimum` to `maximum`, from an int or from digits.
+
+    The function raises `ValueError` for anything else.
+    """
 
     def read(value: Any) -> int:
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -150,7 +158,7 @@ def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
 
 
 def positive_number(value: Any) -> float:
-    """Reads a finite number above 0."""
+    """Reads a finite number above 0; raises `ValueError` for anything else."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -161,12 +169,12 @@ def positive_number(value: Any) -> float:
 
 
 def or_none(read: Read) -> Read:
-    """Function that returns None for None, and reads every other value with `read`."""
+    """Returns a function that returns None for None, and reads every other value with `read`."""
     return lambda value: None if value is None else read(value)
 
 
 def switch(value: Any) -> bool:
-    """Reads a boolean: True or False, or a word such as `true`, `no` or `1`."""
+    """Reads a boolean: True or False, or a word such as `true`, `no` or `1`; else raises `ValueError`."""
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if isinstance(value, bool):
         return value
@@ -178,7 +186,14 @@ def switch(value: Any) -> bool:
 def number_after(
     name: str, digits: str, unit: str, *, example: int, minimum: int = 1, maximum: float = math.inf
 ) -> int:
-    """Number of a value such as `every:4`, read from the digits after the colon.
+    """Reads the number of a value such as `every:4` from the digits after the colon.
+
+    Args:
+        name: the whole value, for messages.
+        digits: the text after the colon.
+        unit: plural noun for what the number counts, for messages.
+        example: a number for messages.
+        minimum, maximum: smallest and largest number.
 
     Raises:
         ValueError: the number is missing, or not from `minimum` to `maximum`.

@@ -15,10 +15,13 @@ LOSS_NAMES = (*LOSSES, "chunked:N")
 
 
 def split_loss(name: str) -> tuple[str, int | None]:
-    """Kind of loss and its number of chunks, None if the library chooses it: `chunked:8`.
+    """Splits a value of the option `--loss`, such as `chunked:8`, at its number.
+
+    Returns:
+        The kind of loss, and the number of chunks; None if there is no number.
 
     Raises:
-        ValueError: the knob has no such value, or its number is missing or wrong.
+        ValueError: there is no such kind, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     if kind != "chunked" or not colon:

@@ -18,19 +18,19 @@ _ITS_OWN = ("default",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOptimizer:
-    """Optimizer that a value of the knob names.
+    """Optimizer that can be named by the option `--optimizer`, with its class and arguments.
 
     Attributes:
         path: path of its class, from its library on: `torch.optim.Adam`.
         options: arguments that the name stands for; all others are the library's defaults.
         implementations: members of `OPTIMIZER_IMPLS` that it has on a GPU.
         distribution: name by which its library is installed; empty for PyTorch's own.
-        hidden: options of a group of their own for the weights of hidden layers (see
-            `autofit_workers.workload.hidden_weights`); empty where all parameters are treated alike.
-        rest: path of the class of a second optimizer, for all other parameters, if the first takes such
-            weights only; else empty.
+        hidden: arguments for the parameter group of the hidden layers' weights (see
+            `autofit_workers.workload.hidden_weights`); empty if all parameters are treated alike.
+        rest: path of the class of a second optimizer for all other parameters, if this one takes only the
+            weights of hidden layers; else empty.
         states: approximate bytes of its states for each byte of gradients in float32.
-        same_rule_as: optimizers with the same update, whose states have more bits.
+        same_rule_as: names of optimizers with the same update, whose states have more bits.
         left_out: sentence on a part of its step that is not predicted; empty for none.
     """
 
@@ -114,7 +114,13 @@ _FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory k
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of the optimizer step's temporaries left: 0 for libraries that step parameters one by one."""
+    """Share of the temporaries of the optimizer's step that is left: 0 for libraries other than PyTorch.
+
+    Those step the parameters one by one. Empty, which means all of it, for PyTorch's own optimizers.
+
+    Args:
+        value: a value of the option `--optimizer`; None for the workload's own.
+    """
     is_of_torch = value is None or NAMED[value].library == "torch"
     return {} if is_of_torch else {Part.TEMPORARIES: 0.0}
 

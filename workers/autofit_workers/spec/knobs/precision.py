@@ -34,6 +34,10 @@ def _cost(value: str, capability: int | None) -> float | None:
     """Place of a precision in the order of step times on a card; None on the CPU or if unknown.
 
     On the CPU, costs depend on oneDNN and on the vector units, which differ too much from machine to machine.
+
+    Args:
+        value: a value of the option `--precision`.
+        capability: compute capability of the card, 10 × major + minor; None for the CPU.
     """
     if capability is None:
         return None

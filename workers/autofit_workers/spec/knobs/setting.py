@@ -106,12 +106,12 @@ class Knobs:
             where they are not.
         seq_len: the size of a sample, in mode generate of a prompt; None for the workload's own size.
         kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs beside attention.
-        loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
-            entropy; `full` of all logits, as it does itself.
+        loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers computes its cross
+            entropy; `full` keeps all logits, as transformers does by default.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
             one after the other.
         new_tokens: number of tokens that mode generate generates after each prompt.
-        cache: one of `CACHES`, for mode generate.
+        cache: one of `CACHES`: the kind of KV cache in mode generate.
         num_beams: number of beams of beam search in mode generate.
 
     Raises:
@@ -169,14 +169,14 @@ class Knobs:
 
     @property
     def accumulates(self) -> bool:
-        """Whether an optimizer step may be made of more than one batch."""
+        """Whether an optimizer step may accumulate gradients over more than one batch."""
         return self.grad_accumulation != 1
 
     def num_batches(self, batch_size: int) -> int:
-        """Number of batches of `batch_size` that make an optimizer step.
+        """Number of batches of `batch_size` whose gradients an optimizer step accumulates.
 
         Raises:
-            ValueError: the batch size does not divide the global batch.
+            ValueError: the batch size does not divide the global batch (the samples of a step).
         """
         if self.global_batch is None:
             assert self.grad_accumulation is not None
@@ -189,13 +189,15 @@ class Knobs:
         return self.global_batch // batch_size
 
     def samples_per_step(self, batch_size: int, num_own: int = 1) -> int:
-        """Samples of an optimizer step, of all ranks and of all accumulated batches.
+        """Number of samples of an optimizer step, on all ranks and in all accumulated batches.
 
         Args:
-            num_own: number of batches in one pass of all ranks, see `Parallel.num_batches`.
+            batch_size: samples of a batch.
+            num_own: number of different batches that all ranks pass through the model at a time, see
+                `Parallel.num_batches`; 1 for a single process.
 
         Raises:
-            ValueError: the batch size does not divide the global batch.
+            ValueError: the batch size does not divide the global batch (the samples of a step).
         """
         return num_own * self.num_batches(batch_size) * batch_size
 
@@ -204,7 +206,7 @@ class Knobs:
         return min(_MAX_PASSES, self.num_batches(batch_size))
 
     def for_passes(self, num_passes: int) -> Self:
-        """Knob setting that accumulates `num_passes` batches of any size, without a global batch."""
+        """Copy that accumulates `num_passes` batches of any size in a step, in place of a global batch."""
         return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
 
     def to_dict(self) -> dict[str, str | bool | int | float | None]:

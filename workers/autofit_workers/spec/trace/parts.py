@@ -34,7 +34,7 @@ class Scratch:
     """Memory that an operator takes beside its outputs, sized when the trace is replayed.
 
     The trace does not fix a size because it can depend on the card, on PyTorch's release and, by
-    roundings and thresholds, on the batch.
+    roundings and thresholds, on the batch size.
 
     Attributes:
         formula: name of a formula of `autofit_workers.replay.curve.scratch.formulas`.
@@ -66,8 +66,8 @@ class Allocation:
         module: path of the `nn.Module` that ran it; in backward, of the one whose forward pass made the
             autograd node.
         source: innermost line of the user's code, `file:line:function`.
-        correction: the name in `autofit_workers.replay.curve.corrections` of the correction that added it;
-            empty for an operator's output.
+        correction: for memory that is no operator's output, such as cuBLAS's workspace, the name of its kind
+            in `autofit_workers.replay.curve.corrections`; else empty.
         span_bytes: the low and the high end of `num_bytes` if that is an estimate of a library's request,
             each a linear function of the batch size; None if it is exact.
         stack: lines of Python that led to it, outermost first, each `file:line:function`, in traces with
@@ -102,7 +102,7 @@ class Allocation:
 
 
 class Role(StrEnum):
-    """Role of a listed tensor in the forward pass."""
+    """Role of a tensor in the forward pass: parameter, buffer, input or output of an operator."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -115,9 +115,9 @@ class ListedTensor:
     """Tensor of one forward pass, with memory of its own or as a view of another tensor.
 
     Attributes:
-        name: a parameter's or buffer's own; `input:0` for the batch; for an operator's result the path of the
+        name: name of a parameter or buffer; `input:0` for the batch; for an operator's result the path of the
             module, the operator and the number of the result: `features.0/convolution:0`.
-        storage: the number of the allocation that it lies in; tensors with the same share it.
+        storage: number of the allocation that it lies in; tensors that share memory have the same number.
         element_bytes: size of one element.
     """
 
@@ -167,14 +167,14 @@ class ListedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Operator call of a step, with its inputs and outputs, for memory plans of the whole step.
+    """Operator call of a step, with its inputs and outputs, for plans that place all buffers of the step.
 
     Attributes:
-        position: number of events before its own.
+        position: number of the trace's events before it.
         inputs: numbers of the allocations that its tensor arguments lie in.
         outputs: numbers of the allocations that its results lie in; for a view or a result in place that of
             an input.
-        is_elementwise: whether each element of the result depends only on the elements at its place.
+        is_elementwise: whether each element of the result depends only on the input elements at its place.
         name: name that Python code bound the result to; empty for a temporary without one.
     """
 
@@ -202,10 +202,11 @@ class BatchCount:
     """Source of a batch's size, and the number of batches of a step.
 
     Attributes:
-        num_parts: number of batches, on all ranks or one after the other, that the batch size of a script
-            is the sum of.
-        num_batches: batches of an optimizer step of a script, on all ranks and one after the other; None if
-            knobs decide it.
+        source: how the size of a batch was found out.
+        num_parts: for a script, the number of batches, on all ranks or one after the other, whose sizes add
+            up to the batch size that is asked for; 1 otherwise.
+        num_batches: for a script, the batches of an optimizer step, on all ranks and one after the other;
+            None if training options decide it.
     """
 
     source: BatchSource = BatchSource.MAKE_BATCH
@@ -213,7 +214,7 @@ class BatchCount:
     num_batches: int | None = None
 
     def samples_per_step(self, batch_size: int) -> int | None:
-        """Samples of a script's optimizer step at the batch size `batch_size`; None if knobs decide it."""
+        """Number of samples of a script's optimizer step; None if training options decide it."""
         return None if self.num_batches is None else batch_size * self.num_batches // self.num_parts
 
 
@@ -226,7 +227,7 @@ class Assumption:
 
     Attributes:
         site: the user's line, `file:line:function`.
-        what: what has that size, in words.
+        what: name of the quantity, in words.
         size: the size that was assumed, in elements.
         largest: the largest possible size; None if nothing limits it.
     """
@@ -239,11 +240,12 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSize:
-    """Size of a trace's samples, for a workload that makes samples of any size.
+    """Size of the samples in a trace, for a workload that can make samples of any size.
 
     Attributes:
         size: tokens, pixels of a side or the like; None if only the workload knows.
-        multiple: distance between sizes that all operators round alike, such as 64 tokens.
+        multiple: sizes that differ by a multiple of this, such as 64 tokens, are rounded alike by all
+            operators.
         longest: the largest size that the model was made for; None if nothing limits it.
     """
 
@@ -262,12 +264,12 @@ def parameters_in_words(num_parameters: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """Model as it was built, before knobs changed it: class, parameters and inputs.
+    """Model as it was built, before training options changed it: class, parameters and inputs.
 
     Attributes:
         model_class: the name of its class.
-        num_parameters: elements of its parameters.
-        named: the class that its configuration names, if that is another one.
+        num_parameters: number of elements of all its parameters.
+        named: the class that its configuration names, if that is another one; else empty.
         inputs: shape of each part of one sample of the batches made for it; empty if the workload makes its
             own batches.
     """
@@ -279,7 +281,7 @@ class TracedModel:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Sentence that describes model and samples; none if the workload makes its own batches."""
+        """One sentence that describes model and samples; empty if the workload makes its own batches."""
         if not self.inputs:
             return ()
         size = parameters_in_words(self.num_parameters)
@@ -299,10 +301,15 @@ class Mark:
 
 
 def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
-    """Start and end position of the last whole step, which has an optimizer phase if any step has one.
+    """Start and end, as positions in the events, of the last step that was traced as a whole.
 
-    Both are positions in the events; events between its last phase and the next step, such as those of a
-    checkpoint, belong to neither step.
+    In training a whole step has an optimizer phase; otherwise it has a forward phase. Events after the step's
+    last phase, such as those of a checkpoint, do not belong to it. Both positions are `num_events` if no step
+    is whole.
+
+    Args:
+        marks: marks of the trace, which name the phases.
+        num_events: number of the trace's events.
     """
     named = ((mark.name.split(" ", 2), mark.position) for mark in marks)
     phases = [(words[1], words[2], position) for words, position in named if words[0] == "step"]
@@ -318,7 +325,7 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
-    """Wait of the host until a CUDA stream, or all streams, had done their work.
+    """Wait of the host until a CUDA stream, or all streams, have done their work.
 
     It matters only for freed blocks that the streams in `Allocation.stream_uses` may still use.
     `Tensor.item`, `Stream.synchronize` and `torch.cuda.synchronize` wait for all work, `Event.synchronize`
@@ -328,8 +335,7 @@ class HostWait:
     Attributes:
         position: number of events before it.
         stream: number of the stream; None for all streams.
-        up_to: number of events whose work is done after the wait, and that of all earlier ones; at most
-            `position`.
+        up_to: the work launched during the first `up_to` events is done after the wait; at most `position`.
         releases: whether cached memory is released after the wait, as `torch.cuda.empty_cache` does.
     """
 
@@ -341,10 +347,10 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Untraced passes of a text generation, which repeat the last traced pass after the end of the events.
+    """Passes of a text generation that were not traced; they repeat the last traced pass.
 
-    From pass to pass, each allocation grows by as many bytes as from the last but one traced pass to the
-    last.
+    Each pass makes one token. From pass to pass, each allocation grows by as many bytes as from the last but
+    one traced pass to the last.
 
     Attributes:
         start: position in the events where the last traced pass begins; it ends with the last event.

@@ -18,7 +18,7 @@ _CATEGORIES = {category.value: category for category in Category}  # quicker tha
 
 
 class Table(Generic[_Value]):
-    """List of distinct values with their indices, so that a repeated name or convolution is written once."""
+    """List of distinct values, so that a document writes a repeated value once and refers to its index."""
 
     def __init__(self) -> None:
         self._indices: dict[_Value, int] = {}
@@ -32,7 +32,11 @@ class Table(Generic[_Value]):
 
 
 def integers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Tuple of the values; raises `TypeError` if one is not a whole number."""
+    """Tuple of the values, each checked to be a whole number.
+
+    Raises:
+        TypeError: a value is not a whole number.
+    """
     read = tuple(values)
     if not {int}.issuperset(map(type, read)):
         raise TypeError("a whole number is missing where one has to be")
@@ -42,7 +46,15 @@ def integers(values: Iterable[Any]) -> tuple[int, ...]:
 def allocation_rows(
     allocations: Sequence[Allocation], strings: Table[str], convolutions: Table[Convolution]
 ) -> tuple[list[list[Any]], dict[str, Any]]:
-    """JSON rows of a trace's allocations, and the document's fields for their rare attributes."""
+    """Encodes a trace's allocations for JSON.
+
+    Args:
+        allocations: the allocations.
+        strings, convolutions: tables of the document, to which values are added.
+
+    Returns:
+        A row for each allocation, and fields of the document for attributes that few allocations have.
+    """
     rows = [
         [
             a.num_bytes,
@@ -76,7 +88,12 @@ def allocation_rows(
 def read_allocations(
     data: Mapping[str, Any], strings: Sequence[str], convolutions: Sequence[Convolution]
 ) -> tuple[Allocation, ...]:
-    """Allocations of a document, whose rows and fields `allocation_rows` made."""
+    """Decodes a trace's allocations from the rows and fields that `allocation_rows` made.
+
+    Args:
+        data: the trace's document.
+        strings, convolutions: tables of the document.
+    """
     rows = data["allocations"]
     stacks = _read_stacks(data.get("stacks", ()), strings)
     stacked = data.get("stacked") or [0] * len(rows)
@@ -118,7 +135,10 @@ def _allocation(
 
 
 def _encoded_correction(allocation: Allocation, strings: Table[str]) -> list[Any]:
-    """Last fields of an allocation's row: correction and scratch; empty without a correction."""
+    """Last fields of the row of an allocation that is no operator's output: kind of memory and formula.
+
+    Empty for an operator's output.
+    """
     if not allocation.correction:
         return []
     scratch = allocation.scratch
@@ -137,7 +157,7 @@ def _scratch(row: list[Any], strings: Sequence[str]) -> Scratch:
 
 
 class _StackTable:
-    """Distinct stacks as a tree: each row has a stack's innermost line and the row of its caller's stack."""
+    """Table of distinct stacks as a tree: a row has a stack's innermost line and the row of its caller."""
 
     def __init__(self, strings: Table[str]) -> None:
         self._strings = strings
@@ -145,7 +165,7 @@ class _StackTable:
         self.rows: list[tuple[int, int]] = []
 
     def index(self, stack: tuple[str, ...]) -> int:
-        """Number of a stack's row, from 1; 0 for the empty stack."""
+        """Number of a stack's row, counted from 1, which is added if it is new; 0 for the empty stack."""
         if stack not in self._indices:
             caller = self.index(stack[:-1])
             self.rows.append((self._strings.index(stack[-1]), caller))
@@ -179,7 +199,12 @@ def _stream(number: Any) -> int:
 
 
 def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
-    """JSON rows of a trace's operator calls, with indices of repeated names in `strings`."""
+    """Encodes a trace's operator calls as rows for JSON.
+
+    Args:
+        calls: the calls.
+        strings: table of the document, to which names are added.
+    """
     return [
         [
             c.position,
@@ -214,7 +239,7 @@ def _call(row: list[Any], strings: Sequence[str]) -> Call:
 
 
 def host_wait_rows(waits: Iterable[HostWait]) -> list[list[Any]]:
-    """JSON rows of a trace's host waits: position, stream and the events waited for."""
+    """Encodes a trace's waits of the host as rows for JSON: position, stream, and the events waited for."""
     return [[wait.position, wait.stream, wait.up_to, *([True] if wait.releases else ())] for wait in waits]
 
 
@@ -235,5 +260,5 @@ def _host_wait(row: list[Any]) -> HostWait:
 
 
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:
-    """Convolution read from the JSON of its `dataclasses.asdict`."""
+    """Makes a convolution from its JSON, which is that of `dataclasses.asdict`."""
     return from_plain(Convolution, data)

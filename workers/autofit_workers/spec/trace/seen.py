@@ -10,11 +10,11 @@ class Seen:
     """Part of a script's or workload's run that a trace covers: its steps, loops and phases.
 
     Attributes:
-        step_ends: positions in the events at which steps ended, for the optimizer with the most steps;
-            without steps after the script's loops were cut short.
-        num_run_steps: number of steps of the whole run; None if its loops do not tell.
+        step_ends: positions in the events at which steps of the optimizer with the most steps ended; steps
+            after the script's loops were cut short are left out.
+        num_run_steps: number of steps of the whole run; None if the script's loops do not tell it.
         is_to_end: whether the code after the steps was run too, up to where the workload ends by itself.
-        keepers: pairs of a line that allocates growing memory and the line that keeps it, if known.
+        keepers: pairs of a line that allocates growing memory and the line that keeps it alive, if known.
         unseen: phases that the code names, or may have, but that were not traced: `evaluation`, `checkpoint`.
     """
 
@@ -27,13 +27,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Sizes of batches that differ from step to step.
+    """Sizes of batches that differ from step to step, such as lengths of texts.
 
     Attributes:
-        starts: positions in the events at which the model was given each batch that it was trained on.
-        numbers: for each of these batches, the numbers in which batches differ.
+        starts: for each batch that the model was trained on, the position in the events at which it was given
+            to the model.
+        numbers: for each of these batches, the numbers in which batches differ, such as the longest length.
         shapes: for each of these batches, and for the later ones of the data loader, the shape that differs.
-        numbers_coming: numbers of the batches that the data loader gave but that were not trained on, in
+        numbers_coming: the same numbers of batches that the data loader gave but that were not trained on, in
             their order.
         is_read: whether the lengths are from a data loader, whose other batches are like these.
         is_shuffled: whether another epoch may have another order of batches.

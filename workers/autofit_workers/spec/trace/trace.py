@@ -63,25 +63,27 @@ class Trace:
             at the end of the last step.
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
-        batch_kind: `typical` or `worst` if the workload makes both; None if it makes one kind.
-        batch_count: source of its batch's size.
+        batch_kind: `typical`, or `worst` for the largest batches of the data, if the workload makes both;
+            None if it makes one kind.
+        batch_count: how the size of a batch was found out, and how many batches a step has.
         num_ranks: number of ranks that train together, of which one was traced; 1 for a single process.
         parallel: how the ranks share the work, such as `fsdp:8`, or `script:8` if their script decides it;
-            empty with `DistributedDataParallel`.
+            empty with `DistributedDataParallel` and for a single process.
         rank: rank that was traced; 0 with `DistributedDataParallel`, whose ranks are alike.
-        alike_ranks: groups of alike ranks; empty if all ranks are alike, or in traces without this list.
+        alike_ranks: groups of ranks that hold equally large parts of the model and do the same; empty if all
+            ranks do, or in traces without this list.
         communicators: for a script's ranks, the number of ranks of each process group that exchanges data.
-        versions: versions of torch and the recorder, which shaped the trace.
+        versions: versions of torch and of the code that made the trace.
         tensors: tensors of the first step's forward pass, in their order, if the spec has `with_tensors`.
-        layers: calls of modules in that pass, in the order in which they ended.
+        layers: calls of modules in the same forward pass, in the order in which they ended.
         calls: operators of all steps in their order, if the spec has `with_calls`.
-        assumptions: sizes in the trace that depend on values.
+        assumptions: assumed sizes of quantities that depend on tensors' values, which a trace does not have.
         model: the model as it was built; None if a script builds it.
         sample: size of the samples, for a workload that makes samples of any size.
         notes: further sentences on how the trace was made, for its reader.
         repetition: untraced passes of a text generation, one for each further token; None for other steps.
         host_waits: waits of the host, in the order of their positions.
-        work: work of the operators of the last step, in their order.
+        work: operator calls of the last step with their tensors, in their order; their times are predicted.
         lengths: sizes of a script's batches if they differ; else None.
         seen: part of the run that was traced; None in traces of earlier versions, and of a text generation.
     """
@@ -117,17 +119,17 @@ class Trace:
 
     @property
     def among_ranks(self) -> str:
-        """Parallelism of the trace's ranks, as `Parallel.named` reads it; empty for a single process."""
+        """Parallelism of the traced step: text of `--parallel`, or `script:N`; empty for one process."""
         return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
 
     @property
     def shares_as_script(self) -> bool:
-        """Whether the trace's ranks are a script's, whose process groups were seen as it ran."""
+        """Whether a script shared the work among its ranks; its process groups were seen as it ran."""
         return Parallel.named(self.parallel).is_of_script
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Number of ranks of each process group that exchanges data."""
+        """Number of ranks of each process group that exchanges data on a rank."""
         return self.communicators if self.shares_as_script else Parallel.named(self.among_ranks).mesh
 
     @property
@@ -141,10 +143,11 @@ class Trace:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of the traced step as version 0.2 computed it, by which its stored studies are found.
+        """Digest of the traced step by which stored studies (records of searches) of it are found.
 
-        It leaves out how the step was made: notes on the boundary, the source of the batch size, the model,
-        and which part of the run was traced.
+        It is computed as version 0.2 did, so that older studies are found too. It leaves out how the step was
+        made: notes on the process boundary, the source of the batch size, the model, and which part of the
+        run was traced.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
         step = dataclasses.replace(
@@ -162,7 +165,7 @@ class Trace:
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the trace's document, ready for `json`."""
+        """Document of the trace, as plain values that `json` can write."""
         strings, convolutions = Table[str](), Table[Convolution]()
         rows, of_few = allocation_rows(self.allocations, strings, convolutions)
         calls = call_rows(self.calls, strings)
@@ -206,7 +209,10 @@ class Trace:
         return document | {name: value for name, value in written_if_any.items() if value}
 
     def until(self, mark: str) -> Self:
-        """Trace up to the last mark named `mark`, if there is one; blocks alive there are never freed."""
+        """Part of the trace up to the last mark named `mark`, or the whole trace if there is none.
+
+        Blocks alive at the mark are never freed.
+        """
         named = (each.position for each in self.marks if each.name == mark)
         position = max(named, default=len(self.events))
         marks = tuple(each for each in self.marks if each.position <= position)
@@ -232,7 +238,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Reads a trace from a parsed document; raises `ValueError` as `from_json` does."""
+        """Reads a trace from a parsed JSON document; raises `ValueError` if it is no trace of this schema."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinWorkload:
-    """Description of a built-in workload, available without importing its module.
+    """Description of a workload that autofit brings along, available without importing its module.
 
     Attributes:
         description: description in one line.

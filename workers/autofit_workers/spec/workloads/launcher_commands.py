@@ -11,11 +11,11 @@ TORCHRUN = "torchrun"
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """Command line of a launcher: its words, and its options for processes, machines and modules.
+    """Command line of a launcher such as torchrun, with its options for processes, machines and modules.
 
     Attributes:
         command: words before its options.
-        numbers: gives its options for a number of processes on each machine and a number of machines.
+        numbers: returns its options for a number of processes on each machine and a number of machines.
         module: its option for a module in place of a file.
     """
 
@@ -51,13 +51,16 @@ LAUNCHERS = tuple(_LAUNCHERS)
 def launcher_command(
     text: str | None, num_local: int | None = None, num_nodes: int = 1, *, module: bool = False
 ) -> tuple[str, ...]:
-    """Words of a launcher's command, before a script and its arguments; empty without one.
+    """Words of a launcher's command line that come before a script and its arguments.
 
     Args:
         text: a launcher's name, with its own options if a user gives some; None for torchrun.
         num_local, num_nodes: processes on each machine, and machines; None, with one machine, leaves them to
             the options in `text`.
         module: whether a module is started rather than a file.
+
+    Returns:
+        The words; empty if neither a launcher nor a number of processes is given.
 
     Raises:
         ValueError: there is no such launcher.

@@ -14,14 +14,14 @@ class Library:
     """Model library, such as timm, whose models can be named as workloads.
 
     Attributes:
-        prefix: beginning of its references, before the colon.
+        prefix: beginning of its references, before the colon, such as `timm` in `timm:resnet50`.
         module: module of this package whose `load(ref)` makes the workload.
         example: an example of a reference.
-        takes_files: whether a name may be a `config.json` or its folder.
-        options: those of `--input` and `--classes` that have a meaning for its models.
+        options: those of the options `input` and `classes` that have a meaning for its models.
+        takes_files: whether a reference may name a `config.json` or its folder in place of a model.
         takes_task: whether `--task` may be given.
-        arguments: for each of `options`, the arguments after a name (`?KEY=VALUE&…`) with the same meaning;
-            None if no arguments may follow a name.
+        arguments: for each of `options`, the arguments in a reference (`timm:NAME?KEY=VALUE&…`) that mean the
+            same; None if references take no arguments.
     """
 
     prefix: str
@@ -62,6 +62,6 @@ LIBRARIES = {
 
 
 def library_of(text: str) -> Library | None:
-    """Library whose model a reference names; None for a reference of another kind."""
+    """Library whose model a reference such as `timm:resnet50` names; None for other references."""
     prefix, colon, name = text.partition(":")
     return LIBRARIES.get(prefix) if colon and name else None

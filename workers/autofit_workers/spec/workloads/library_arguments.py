@@ -16,7 +16,7 @@ _EXAMPLE = "timm:vit_base_patch16_224?img_size=384&drop_path_rate=0.1"
 
 
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
-    """Splits a reference into the model's name and the arguments that follow it.
+    """Splits a reference to a library's model, such as `timm:NAME?img_size=384`, into name and arguments.
 
     Raises:
         ValueError: an argument is not written `KEY=VALUE`, or is given twice.
@@ -34,7 +34,10 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """Argument's value: a Python literal, or `true`, `false`, `none`, `null`; else the text itself."""
+    """Value of an argument in a reference: a Python literal, a boolean, None, or else the text itself.
+
+    `true`, `false`, `none` and `null` are read in any case.
+    """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:

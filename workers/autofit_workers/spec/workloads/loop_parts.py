@@ -12,13 +12,13 @@ from autofit_workers.spec.setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class _LoopPart:
-    """Change to the training loop that a knob asks for, such as gradient clipping.
+    """Change to the training loop that a training option asks for, such as gradient clipping.
 
     Attributes:
-        is_asked: whether a knob setting asks for it.
-        done: the change as a clause, as in "gradients are clipped".
-        to_do: the change as a command, as in "clip gradients".
-        options: options that ask for it.
+        is_asked: returns whether given training options ask for it.
+        done: the change as a clause for messages, as in "gradients are clipped".
+        to_do: the change as a command for messages, as in "clip gradients".
+        options: names of the options that ask for it.
     """
 
     is_asked: Callable[[Knobs], bool]
@@ -51,14 +51,16 @@ _LOOP_PARTS = (
 
 
 def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> None:
-    """Raises `InapplicableError` if a workload's training loop cannot change as knobs ask.
+    """Raises an error if a workload's training loop cannot be changed as training options ask.
 
     Args:
-        mode: mode that the workload is run in.
-        has_step: whether the workload has its own step.
+        knobs: the training options.
+        setup: mode and ranks.
+        mode: mode that the workload is run in: `train`, `infer` or `generate`.
+        has_step: whether the workload brings its own training step, which autofit cannot change.
 
     Raises:
-        InapplicableError: there is no such loop, or knobs cannot be combined.
+        InapplicableError: nothing is trained, the step is the workload's own, or options exclude each other.
     """
     for part in _LOOP_PARTS:
         if part.is_asked(knobs) and mode != "train":
@@ -73,7 +75,11 @@ def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> No
 
 
 def _require_gradients_one_by_one(knobs: Knobs, setup: Setup) -> None:
-    """Raises `InapplicableError` if knobs or ranks need gradients that the step in backward has freed."""
+    """Raises an error if options or ranks need gradients that the optimizer's steps in backward have freed.
+
+    Raises:
+        InapplicableError: they do.
+    """
     reasons = {
         "--grad-accumulation and --global-batch": (
             knobs.accumulates,

@@ -35,7 +35,7 @@ class UnknownWorkloadError(WorkloadError):
 
 
 class SourceChangedError(WorkloadError):
-    """The worker's copy of a workload differs from the one that a reference was made for."""
+    """A worker's copy of a workload's source differs from the one that its reference was made for."""
 
 
 def parse_reference(
@@ -49,12 +49,12 @@ def parse_reference(
     """Reference of the workload that a user's text names; imports no user code and no torch.
 
     Args:
-        text: a built-in's name, a library's model such as `timm:NAME`, `package.module:attribute` or
-            `path/file.py:attribute`.
+        text: name of a built-in workload, a library's model such as `timm:NAME`, `package.module:attribute`
+            or `path/file.py:attribute`.
         input_shape: shape of one sample, if the attribute is an `nn.Module`; for a library's model the shape
             of an image, in place of the model's own.
-        num_classes: number of classes of the labels that go with it.
-        task: task that a library's model is trained for.
+        num_classes: number of classes of the labels of such samples.
+        task: task that a library's model is trained for; None for the one that its configuration names.
         cwd: folder that relative paths start at and modules are searched in last; the current folder
             unless given.
 
@@ -85,7 +85,16 @@ def _reference_to(
     num_classes: int | None,
     task: str | None,
 ) -> WorkloadRef:
-    """Reference of a text that names no built-in; raises `OSError` if a file cannot be read."""
+    """Makes the reference for a text that names no built-in workload.
+
+    Args:
+        text: name of a library's model, of a module's attribute, or of a file's attribute.
+        folder: folder that relative paths start at.
+        input_shape, num_classes, task: as in `parse_reference`.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
     library = library_of(text)
     if library is not None:
         configuration = _configuration_file(text, folder) if library.takes_files else None
@@ -142,7 +151,15 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def _configuration_file(text: str, folder: Path) -> Path | None:
-    """Configuration file, if a library's reference gives a file or folder; None for a model's name."""
+    """Configuration file that a reference to a library's model names; None if it gives a model's name.
+
+    Args:
+        text: the reference, such as `hf:folder/config.json` or `hf:folder`.
+        folder: folder that relative paths start at.
+
+    Raises:
+        UnknownWorkloadError: the path exists but is no configuration file, nor a folder with one.
+    """
     path = (folder / text.partition(":")[2]).absolute()
     names_file = path.suffix == ".json" or ("/" in text and path.exists() and not path.is_dir())
     candidates = [path] if names_file else [path / "config.json"]
@@ -189,7 +206,16 @@ def _check_task(text: str, task: str, library: Library | None) -> None:
 
 
 def _check_arguments(text: str, library: Library, said: Iterable[str]) -> None:
-    """Raises `WorkloadError` for unreadable arguments, or for one that repeats an option."""
+    """Checks the arguments in a reference to a library's model, such as `timm:NAME?img_size=384`.
+
+    Args:
+        text: the reference.
+        library: the library.
+        said: names of the options (`input`, `classes`) that the user gave too.
+
+    Raises:
+        WorkloadError: arguments cannot be read, or one means the same as an option that was given.
+    """
     if library.arguments is None:
         return
     try:
@@ -249,7 +275,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def names_like(name: str, known: Iterable[str]) -> list[str]:
-    """Known names that are spelt like `name`; if there are none, those that contain it."""
+    """Known names that are spelt like `name`; if there are none, known names that contain it."""
     names = list(known)
     return difflib.get_close_matches(name, names, n=3) or [n for n in names if name and name in n]
 

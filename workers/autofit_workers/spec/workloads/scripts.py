@@ -45,7 +45,8 @@ class Script:
             tried.
         launcher: command that starts it as several ranks, `torchrun`, `accelerate` or `deepspeed`, with its
             own options if some are given, as in `accelerate launch --config_file fsdp.yaml`.
-        num_processes: ranks on each machine; with neither this nor a launcher the script is called by itself.
+        num_processes: number of ranks on each machine; None leaves it to the launcher's options. With neither
+            this nor a launcher, the script runs as a single process.
         num_nodes: number of machines.
 
     Raises:
@@ -81,7 +82,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """File name of the script, or name of its module."""
+        """File name of the script, or its module's name if it is called as `python -m`."""
         return self._module or Path(self.path).name
 
     @property
@@ -163,7 +164,7 @@ def _prefixes(module: str) -> list[str]:
 
 
 def read_script(ref: WorkloadRef) -> bytes:
-    """Source of a script, checked against the digest of its reference.
+    """Source of a script, checked against the digest that its reference was made with.
 
     Raises:
         SourceChangedError: the file is missing on this machine, or differs.

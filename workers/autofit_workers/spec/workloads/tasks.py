@@ -49,5 +49,9 @@ TASK_NAMES = tuple(TASKS_BY_NAME)
 
 
 def names_of(table: str) -> tuple[str, ...]:
-    """Names of the tasks whose model classes are in transformers' `MODEL_FOR_{table}_MAPPING`."""
+    """Names of the tasks whose model classes transformers lists in one of its tables.
+
+    Args:
+        table: the part in braces of the table's name `MODEL_FOR_{table}_MAPPING`.
+    """
     return tuple(name for name, tables in TASKS_BY_NAME.items() if table in tables)

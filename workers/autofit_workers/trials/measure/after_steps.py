@@ -14,7 +14,12 @@ from autofit_workers.scripts.saving.sink import CountingSink
 
 
 def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
-    """Runs one forward pass in evaluation mode; every module's mode is put back afterwards."""
+    """Runs one forward pass in evaluation mode; afterwards every module is in the mode it was in before.
+
+    Args:
+        model: the model.
+        forward: runs the forward pass.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -25,7 +30,11 @@ def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
 
 
 def save_checkpoint(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Saves model and optimizers to a sink that keeps nothing; returns the checkpoint's size in bytes."""
+    """Saves the states of model and optimizers as `torch.save` does, without keeping the bytes.
+
+    Returns:
+        The checkpoint's size in bytes.
+    """
     sink = CountingSink()
     states = [optimizer.state_dict() for optimizer in optimizers]
     torch.save({"model": model.state_dict(), "optimizers": states}, sink)  # type: ignore[arg-type]

@@ -61,11 +61,17 @@ class Occupancy:
         return f"{self.used_bytes / _MIB:.0f} MiB in use ({who})"
 
     def demand(self, budget_bytes: int | None, name: str) -> None:
-        """Raises `BusyDeviceError` if the card's free memory is less than a budget and a CUDA context need.
+        """Raises an error if other processes leave a trial too little memory on the card.
+
+        The trial needs its budget and the memory of a CUDA context.
+
+        Args:
+            budget_bytes: budget of the trial; without one, nothing is raised.
+            name: name of the card, for the message.
 
         Raises:
-            BusyDeviceError: other processes hold memory that the trial needs, so that running out of memory
-                would not show that the budget is too small.
+            BusyDeviceError: memory is missing, so that running out of it would not show that the budget is
+                too small.
         """
         if budget_bytes is None or not self.is_busy:
             return
@@ -95,7 +101,9 @@ class Card:
 
     @classmethod
     def at_hand(cls) -> Self:
-        """Finds the first visible card; to be called before this process allocates anything on it.
+        """First visible card, with the memory in use on it.
+
+        To be called before this process allocates anything on the card, which would count as in use.
 
         Raises:
             DeviceError: PyTorch finds no CUDA device.
@@ -117,14 +125,14 @@ class Card:
         )
 
     def process_bytes(self) -> int:
-        """Device bytes that this process holds on the card; without NVML, that all processes hold."""
+        """Device bytes that this process holds on the card; those of all processes if NVML is missing."""
         if self.nvml is not None and self.occupancy is not None:
             return self.nvml.used_bytes() - self.occupancy.used_bytes
         free_bytes, total_bytes = torch.cuda.mem_get_info(0)
         return total_bytes - free_bytes
 
     def description(self) -> dict[str, str]:
-        """Entries of an outcome's environment on the card's memory in use by other processes."""
+        """Entries for an outcome's environment that tell how much memory other processes used on the card."""
         if self.occupancy is None:
             return {"device_bytes_from": "cudaMemGetInfo, other processes included"}
         told = {"device_bytes_from": "NVML", "other_processes_bytes": str(self.occupancy.used_bytes)}
@@ -133,9 +141,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvml:
-    """NVIDIA's management library (NVML), with its handle of a card or of a MIG slice.
+    """NVIDIA's management library (NVML), for questions about one card or MIG slice.
 
-    Attributes:
+    Args:
         library: a module with the functions of `pynvml`.
     """
 
@@ -145,7 +153,12 @@ class Nvml:
 
     @classmethod
     def of_card(cls, uuid: str, library: Any = None) -> Self | None:
-        """Handle of the card with a UUID; None without the library, its driver or the card."""
+        """Access to NVML for the card with a UUID; None if the library, its driver or the card is missing.
+
+        Args:
+            uuid: UUID of the card or MIG slice.
+            library: a module with the functions of `pynvml`; None to import it.
+        """
         if library is None:
             try:
                 library = importlib.import_module("pynvml")
@@ -185,7 +198,7 @@ class Nvml:
         return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)
 
     def _tenants(self) -> tuple[Tenant, ...]:
-        """Other processes with compute or graphics work on the card; without graphics for a MIG slice."""
+        """Other processes that hold memory on the card for compute or graphics (on a MIG slice: compute)."""
         found: dict[int, Tenant] = {}
         for ask in (
             self.library.nvmlDeviceGetComputeRunningProcesses,
@@ -204,5 +217,9 @@ class Nvml:
 
 
 def _used_bytes(memory: Any) -> int:
-    """Bytes that processes hold on a card by NVML: total less free memory and the driver's reserved part."""
+    """Bytes that processes hold on a card: its total, without free memory and the driver's reserved part.
+
+    Args:
+        memory: answer of NVML's `nvmlDeviceGetMemoryInfo`.
+    """
     return int(memory.total - memory.reserved - memory.free)

@@ -25,15 +25,15 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputComparison:
-    """Comparison of the outputs of a workload's model with those of the first workload's model.
+    """Comparison of the outputs of one workload's model with those of the first workload's model.
 
     Attributes:
         workload: name of the workload.
         equal: whether the outputs are equal but for rounding; None if they cannot be compared.
         is_identical: whether the outputs are equal bit for bit.
         reason: why the outputs cannot be compared; else empty.
-        largest_difference, largest_output: largest absolute value over all outputs, of the differences and
-            of the first's outputs; None if it is not finite.
+        largest_difference: largest absolute difference over all outputs; None if it is not finite.
+        largest_output: largest absolute value of the first model's outputs; None if it is not finite.
         num_shared: number of parameters and buffers that were given the first model's values.
         not_shared: names of parameters and buffers that only one of the two has, or in another shape.
     """
@@ -49,7 +49,7 @@ class OutputComparison:
 
 
 class ComparisonFailedError(Exception):
-    """Comparing outputs failed: a workload failed, or the process that ran the workloads.
+    """Outputs could not be compared, because a workload failed or the process that ran the workloads.
 
     Attributes:
         error: the failure, in words for a user; None if the process died or took too long.
@@ -69,10 +69,21 @@ def compare_outputs(
     seed: int = 0,
     permissions: Permissions = Permissions(),  # noqa: B008 - frozen
 ) -> tuple[OutputComparison, ...]:
-    """Runs one forward pass of each workload and compares its outputs with the first workload's.
+    """Runs one forward pass of each workload on the CPU and compares its outputs with the first workload's.
 
     Models are built and batches made from the same seed, and a model takes over the first one's
     parameters where names and shapes agree.
+
+    Args:
+        workloads: the workloads; the first is compared with each of the others.
+        batch_size: samples of the batch.
+        deadline_seconds: longest time that all forward passes together may take.
+        seq_len: size of a sample, such as its tokens; None for each workload's own.
+        seed: seed of models and batches.
+        permissions: what the workloads may do in the process that runs them.
+
+    Returns:
+        A comparison for each workload but the first.
 
     Raises:
         ComparisonFailedError: a workload fails, or the process dies.
@@ -103,7 +114,11 @@ def compare_outputs(
 
 
 def _compared(answer: Any) -> tuple[OutputComparison, ...]:
-    """Output comparisons, parsed from the process's answer; raises `ValueError` if it is malformed."""
+    """Output comparisons, parsed from the JSON that the comparing process answers.
+
+    Raises:
+        ValueError: the answer is malformed.
+    """
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

@@ -43,12 +43,17 @@ _START_SECONDS = 10.0
 
 
 def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Runs the trial's steps in this process and returns its outcome.
+    """Runs the steps of a measured trial on the CPU, in this process, and returns the outcome.
 
     The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
     real. The size fits if all steps completed and the peak resident set, which also counts
-    the libraries' code, stayed within the budget. This process serves for one trial only: the
-    peak of an earlier one would stay in its heap.
+    the libraries' code, stayed within the budget. The process must not run a second trial: the
+    peak of the first would stay in its heap.
+
+    Args:
+        spec: the trial.
+        report: called for every phase of the trial.
+        last_word: sends the outcome if a script cannot be ended otherwise, and ends the process.
     """
     # A rank that repeats a step is out of step with the others, so `autofit_workers.trials.run` repeats the
     # trial with all ranks.
@@ -102,7 +107,11 @@ def _outcome(
 
 
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
-    """Runs the trial; returns a message on how far its peak exceeds the budget, None if it does not."""
+    """Runs a trial's steps, evaluation and checkpoint under the memory limit.
+
+    Returns:
+        A message on how far the peak exceeds the budget; None if it is within.
+    """
     device = torch.device("cpu")
     with steps.conditions(spec, device, progress.remarks) as rewriting:
         setting.set_threads(spec.num_threads)
@@ -121,7 +130,17 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
 def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
-    """Runs a script's steps; returns a message on how far its peak exceeds the budget, None if not."""
+    """Runs a script's steps under the memory limit.
+
+    Args:
+        spec: the trial.
+        meter: measures the peaks.
+        progress: gets phases, peaks and times.
+        give_up: called if the script cannot be ended.
+
+    Returns:
+        A message on how far the peak exceeds the budget; None if it is within.
+    """
     setting.set_threads(spec.num_threads)
     progress.remarks["threads"] = str(torch.get_num_threads())
     with data_limit(spec.budget_bytes):
@@ -133,13 +152,19 @@ def _run_script(
 def _unnamed_failures_tried_again(
     trial: steps.Trial, meter: ResidentSet, progress: steps.Progress
 ) -> Iterator[None]:
-    """Context manager that repeats a failed step without the memory limit, if its error names no memory.
+    """Context manager for steps; finds out whether a step that failed would have succeeded with more memory.
 
-    If the repeated step fails too, perhaps from leftovers of the first failure, the first error stands.
-    With several ranks nothing is repeated.
+    If its error does not name memory, the step is repeated without the memory limit. If it completes, the
+    cause was memory. If it fails too, perhaps from leftovers of the first failure, the first error is raised
+    again. With several ranks nothing is repeated.
+
+    Args:
+        trial: repeats the step.
+        meter: measures the peaks, and tells whether failures are to be repeated.
+        progress: gets the peaks up to the failure.
 
     Raises:
-        MemoryError: the repeated step completes.
+        MemoryError: the repeated step completed.
     """
     try:
         yield
@@ -160,9 +185,10 @@ def _unnamed_failures_tried_again(
 
 
 def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
-    """Adds the peak of PyTorch's allocator to the steady peaks, or a remark why it was not measured.
+    """Adds the peak of PyTorch's allocator to the trial's steady peaks, or a remark why it was not measured.
 
-    The peak comes from one more step, after the peaks of the resident set were read, which it inflates.
+    It is taken from a profiled step of its own, after the peaks of the resident set were read, because the
+    profiler raises the resident set.
     """
     assert progress.steady is not None
     progress.enter(ALLOCATOR_PEAK)
@@ -190,7 +216,14 @@ def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
 
 
 def limit_of_machine(num_processes: int = 1) -> int | None:
-    """Memory limit of a process in bytes: held memory plus its share of half the free; None if unknown."""
+    """Memory limit in bytes that lets this process use half of the machine's available memory.
+
+    Args:
+        num_processes: number of processes that share this half.
+
+    Returns:
+        What the process holds plus its share; None if the system does not report these numbers.
+    """
     held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
     if held_bytes is None or available_bytes is None:
         return None
@@ -230,7 +263,11 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
 
 @contextmanager
 def _soft_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Context manager that sets the soft limit of private writable memory; None sets the hard limit."""
+    """Context manager that sets the soft limit of private writable memory (`RLIMIT_DATA`).
+
+    Args:
+        limit_bytes: the limit; None for the hard limit, the highest that is allowed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard if limit_bytes is None else limit_bytes, hard))
     try:
@@ -245,14 +282,17 @@ def _is_limited() -> bool:
 
 
 class ResidentSet:
-    """`steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
+    """Measurements of a CPU trial: peaks in bytes of resident and private memory, and the clock.
+
+    It implements `steps.Meter`.
 
     Args:
-        tries_again: whether an action that fails under a limit without naming memory is repeated without it.
+        tries_again: whether an action that fails under a memory limit, with an error that does not name
+            memory, is repeated without the limit to find out the cause.
 
     Attributes:
-        counts: what the peak resident set covers: `steps` if the kernel can reset it, else
-            `process`.
+        counts: time that the peak resident set covers: `steps` if the kernel can reset it, else
+            `process`, its whole life.
     """
 
     def __init__(self, *, tries_again: bool = True) -> None:
@@ -262,7 +302,7 @@ class ResidentSet:
 
     @property
     def tries_again(self) -> bool:
-        """Whether to repeat a failed action without the memory limit: this is enabled, and a limit is set."""
+        """Whether to repeat a failed action without the memory limit: if switched on, and a limit is set."""
         return self._tries_again and _is_limited()
 
     def reset(self) -> None:
@@ -275,10 +315,11 @@ class ResidentSet:
         return Peaks(device_bytes=host_memory.peak_resident_bytes(), private_bytes=self._peak_private_bytes())
 
     def _peak_private_bytes(self) -> int | None:
-        """Peak of private writable memory, in bytes, which `RLIMIT_DATA` limits; None if unknown.
+        """Peak of private writable memory in bytes, which is what `RLIMIT_DATA` limits; None if unknown.
 
-        The kernel keeps a peak of all mapped memory only. Mapped memory that is not private and writable
-        is that of libraries, which are mapped once.
+        The kernel keeps a peak only of all mapped memory (`VmPeak`). From this peak, today's part that is not
+        private and writable is subtracted: mostly libraries, which are mapped once and stay. The peak is
+        unknown if mapped memory has not exceeded its peak from before the steps.
         """
         mapped_bytes = host_memory.status_bytes("VmPeak")
         if mapped_bytes is None or mapped_bytes == self._mapped_before_bytes:
@@ -295,7 +336,10 @@ class ResidentSet:
         return time.perf_counter() - begin
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
+        """Runs an action that a workload may not support, such as an evaluation.
+
+        Returns:
+            Why it failed, as a text; None if it succeeded.
 
         Raises:
             Exception: memory ran out, by the error's text or because the action completes without the limit.
@@ -314,7 +358,12 @@ class ResidentSet:
 
 
 def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
-    """Repeats a failed action without the memory limit; raises `MemoryError` if it completes now.
+    """Repeats a failed action without the memory limit, to find out whether it failed for memory.
+
+    Args:
+        action: the action.
+        reason: its first error, for the message.
+        meter: has the peak of the repetition, for the message.
 
     Raises:
         MemoryError: the repeated action completes.
@@ -330,9 +379,13 @@ def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
 
 
 def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
-    """Message on the phase of the largest peak and its excess over the budget; None if it is within.
+    """Message that names the phase of the largest peak and its excess over the budget; None if within it.
 
     It also sets the trial's phase to that of the largest peak.
+
+    Args:
+        budget_bytes: the budget; None for no limit.
+        progress: the trial's phases and peaks.
     """
     peaks = {
         "first step": progress.first_step,

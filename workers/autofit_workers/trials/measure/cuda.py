@@ -46,11 +46,16 @@ _cudnn: Any = torch.backends.cudnn
 
 
 def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Runs the trial's steps on the first visible card and returns its outcome.
+    """Runs the steps of a measured trial on the first visible card and returns the outcome.
 
     The allocator may reserve no more than the budget. If the allocator retries, which releases
-    its cached segments and asks again, the size is `THRASH`. Under the budget of a smaller card
+    its cached segments and asks again, the verdict is `THRASH`. Under the budget of a smaller card
     the evidence is `emulated`: cuDNN then still sees all of the free memory when it ranks its plans.
+
+    Args:
+        spec: the trial.
+        report: called for every phase of the trial.
+        last_word: sends the outcome if a script cannot be ended otherwise, and ends the process.
 
     Raises:
         DeviceError: PyTorch finds no CUDA device, or it is too small or busy.
@@ -72,7 +77,7 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
 
 
 def _swallowed_out_of_memory() -> str | None:
-    """Message that a script caught an out-of-memory error, and how often; None if there was none."""
+    """Message that a script caught out-of-memory errors by itself, and how many; None if there was none."""
     num_ooms = torch.cuda.memory_stats(0).get("num_ooms", 0)
     times = "once" if num_ooms == 1 else f"{num_ooms} times"
     return f"the script caught an out-of-memory error, {times}" if num_ooms else None
@@ -115,11 +120,13 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """Results of a trial besides its progress: context size, phase in which memory ran out, environment.
+    """Further results of a trial on a card, beside the peaks and times in `steps.Progress`.
 
     Attributes:
-        context_bytes: size of the context; None if the steps did not complete, as it may then be unreadable.
-        phase: phase in which memory ran out.
+        context_bytes: size of the CUDA context; None if the steps did not complete, as it may then be
+            unreadable.
+        phase: phase in which memory ran out; empty if it did not.
+        environment: entries for the outcome's environment.
     """
 
     context_bytes: int | None = None
@@ -135,7 +142,19 @@ def _run(  # noqa: PLR0917 - as above
     learned: _Learned,
     give_up: Callable[[], None],
 ) -> str | None:
-    """Runs the trial; returns a message on how memory ran out, None if it did not."""
+    """Runs a trial's steps, evaluation and checkpoint, or a script's steps.
+
+    Args:
+        workload: the workload; None for a script.
+        spec: the trial.
+        meter: measures the peaks.
+        progress: gets phases, peaks and times.
+        learned: gets further results.
+        give_up: called if a script cannot be ended.
+
+    Returns:
+        A message on how memory ran out; None if it did not.
+    """
     device = torch.device("cuda", 0)
     try:
         with steps.conditions(spec, device, progress.remarks) as rewriting:
@@ -176,10 +195,10 @@ def device_at_hand() -> Device | None:
 
 
 def allowed_fraction(budget_bytes: int, total_bytes: int) -> float:
-    """Memory fraction for `set_per_process_memory_fraction` at which PyTorch allows exactly the budget.
+    """Argument of `set_per_process_memory_fraction` at which PyTorch allows exactly the budget.
 
-    PyTorch takes floor(fraction × total) (`setMemoryFraction` of c10/cuda/CUDACachingAllocator.cpp);
-    the half byte keeps that from falling one byte, and so one segment, short.
+    PyTorch takes floor(fraction × total) (`setMemoryFraction` of c10/cuda/CUDACachingAllocator.cpp). Half a
+    byte is added to the budget, lest rounding makes it one byte smaller, and so one segment too small.
     """
     return min(1.0, (budget_bytes + 0.5) / total_bytes)
 
@@ -196,7 +215,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
-    """SHA-256 of an allocator's history (actions and sizes, no addresses) and its number of events."""
+    """Facts for an outcome's environment that identify an allocator's history.
+
+    They are the SHA-256 of its actions and sizes, without addresses, and its number of events.
+    """
     digest = hashlib.sha256()
     num_events = 0
     for event in events:
@@ -207,7 +229,9 @@ def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
 
 
 class AllocatorMeter:
-    """`steps.Meter` of CUDA: PyTorch's allocator statistics, NVML and CUDA events.
+    """Measurements of a trial on a card, by the allocator's statistics, NVML and CUDA events.
+
+    It implements `steps.Meter`.
 
     Args:
         card: the card to measure on.
@@ -261,7 +285,10 @@ class AllocatorMeter:
         return float(begin.elapsed_time(end)) / 1000
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
+        """Runs an action that a workload may not support, such as an evaluation.
+
+        Returns:
+            Why it failed, as a text; None if it succeeded.
 
         Raises:
             Exception: memory ran out, the trial is invalid, or the device is out of order.

@@ -36,13 +36,15 @@ def with_executable_batch_size(
     first_batch_size: Callable[[], int],
     reduce_batch_size: Callable[[], int] | None,
 ) -> Callable[..., Any]:
-    """Wraps `function(batch_size, …)`: callers omit the batch size, which shrinks if memory runs out.
+    """Wraps `function(batch_size, …)` so that it runs at a batch size that memory suffices for.
 
-    A later call begins with the last size of the call before.
+    Callers omit the batch size. When memory runs out, the function is called again with a smaller one. A
+    later call begins with the size at which the call before succeeded.
 
     Args:
+        function: takes the batch size first.
         first_batch_size: returns the size to begin with; called at the first call.
-        reduce_batch_size: returns the size after one that ran out of memory; None for a tenth less.
+        reduce_batch_size: returns the size to try after memory ran out; None for a tenth less.
 
     Returns:
         The function without its first parameter. It raises `RuntimeError` if no size is left, and

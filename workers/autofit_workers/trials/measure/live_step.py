@@ -20,9 +20,15 @@ StepBytes = tuple[int, int, int | None]
 
 
 def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
-    """Runs one step; returns its device, and the memory in bytes before the step and at its peak.
+    """Runs a step of the caller's own training, and measures its memory.
 
     It measures on the current CUDA card if this process uses one, else on the CPU.
+
+    Args:
+        step: runs the step.
+
+    Returns:
+        The device, and the memory in bytes before the step and at its peak.
 
     Raises:
         Exception: whatever the step raises.

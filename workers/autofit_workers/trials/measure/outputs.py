@@ -32,7 +32,11 @@ _TOLERANCE_OF_HALF = 2e-2
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Reads comparison requests, one JSON line each, and answers each, until an empty line comes."""
+    """Answers requests to compare workloads' outputs, one JSON line each, until an empty line comes.
+
+    Args:
+        requests_fd, answers_fd: file descriptors that requests are read from and answers written to.
+    """
     requests = received(requests_fd, answers_fd)
     with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
         while request := requests.get():
@@ -56,7 +60,11 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared(workloads: Sequence[Workload], *, batch_size: int, seed: int) -> list[OutputComparison]:
-    """Runs every workload once and compares all outputs with the first workload's."""
+    """Runs one forward pass of every workload, and compares outputs with those of the first workload.
+
+    Returns:
+        A comparison for each workload but the first.
+    """
     first = _Pass.of(workloads[0], batch_size, seed, {})
     found = []
     for workload in workloads[1:]:
@@ -70,7 +78,7 @@ class _Pass:
     """Finished forward pass of a workload's model: its batch, its outputs and the model's state.
 
     Attributes:
-        state: the model's parameters and buffers.
+        state: the model's parameters and buffers, by name.
         shared: names of the parameters and buffers that were given another model's values.
         batch, outputs: the tensors that the model was given, and that it returned.
     """
@@ -101,7 +109,15 @@ def _state(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozenset[str]:
-    """Copies `values` into a model's parameters and buffers of equal name and shape; returns their names."""
+    """Copies values into those parameters and buffers of a model whose names and shapes agree.
+
+    Args:
+        model: the model.
+        values: parameters and buffers of another model, by name.
+
+    Returns:
+        The names of those that were copied.
+    """
     shared = set()
     for name, own in _state(model).items():
         if name in values and values[name].shape == own.shape:
@@ -112,7 +128,14 @@ def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozense
 
 @contextmanager
 def _outputs_of(model: torch.nn.Module, outputs: list[Tensor]) -> Iterator[None]:
-    """Context manager that collects in `outputs` the tensors that a model returns to code outside it."""
+    """Context manager that collects the tensors that a model returns to its caller.
+
+    Results that only the model's own modules see are left out.
+
+    Args:
+        model: the model.
+        outputs: list that copies of the tensors are added to.
+    """
     own = set(model.modules())
     running: list[torch.nn.Module] = []
 
@@ -172,7 +195,10 @@ def _shapes(tensors: Sequence[Tensor]) -> str:
 
 
 def _difference(mine: Tensor, theirs: Tensor) -> float:
-    """Largest absolute difference of elements; 0 for equal infinities, nan if just one of two is a number."""
+    """Largest absolute difference between elements of two tensors.
+
+    Equal infinities differ by 0. The result is nan if an element is a number in only one of the tensors.
+    """
     return _largest(torch.where(mine == theirs, 0, mine.to(_wide(mine)) - theirs.to(_wide(theirs))))
 
 

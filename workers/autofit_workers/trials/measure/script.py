@@ -18,12 +18,17 @@ from autofit_workers.trials.measure import steps
 
 
 class ScriptTrial:
-    """Training script that runs under the conditions of a trial, in place of `steps.Trial`.
+    """Training script that runs as it is under the conditions of a trial; counterpart of `steps.Trial`.
 
-    Evaluation and checkpoints are those that the script itself makes between its steps; none follow them.
+    Evaluations and checkpoints are measured if the script makes them between its steps. None are added after
+    the steps.
 
     Args:
-        give_up: see `run_script`.
+        spec: the trial.
+        device: device that is measured.
+        meter: measures peaks and times.
+        progress: gets phases, peaks and times.
+        give_up: called in a thread if the script goes on after it was ended, see `run_script`.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class ScriptTrial:
 
         Raises:
             InvalidTrialError: the script made no steps, ran another batch size, or used no device memory.
-            Exception: see `run_script`.
+            Exception: the script failed; see `run_script`.
         """
         spec, progress = self._spec, self._progress
         flags = _conv_flags()
@@ -97,7 +102,7 @@ class ScriptTrial:
     after_backward = backward
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Does nothing: peaks are read at a step's end."""
+        """Does nothing: peaks are read when a step has ended, not when the optimizer begins it."""
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:  # noqa: ARG002 - the follower's signature
         progress, num_warmup = self._progress, self._spec.num_warmup_steps

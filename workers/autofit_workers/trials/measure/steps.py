@@ -42,7 +42,10 @@ class Meter(Protocol):
         """Runs a step to its end on the device and returns how long that took, in seconds."""
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
+        """Runs an action that a workload may not support, such as an evaluation.
+
+        Returns:
+            Why it failed, as a text; None if it succeeded.
 
         Raises:
             Exception: the action ran out of memory, or the trial is invalid.
@@ -62,7 +65,9 @@ class Progress:
         evaluation, checkpoint: the peaks of the evaluation and the checkpoint that follow the steps.
         num_steps_done: number of steps that completed, warm-up included.
         step_seconds: durations of the steps after the warm-up.
-        remarks: facts by name: why a phase could not be run, the checkpoint's size, and others.
+        remarks: facts for the outcome, by name: why a phase could not be run, the checkpoint's size, and so
+            on.
+        begin: time at which the trial began, by `time.monotonic`.
     """
 
     device: Device | None = None
@@ -88,9 +93,16 @@ class Progress:
 
 
 def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress) -> None:
-    """Runs a whole trial on the device: its steps, an evaluation and a checkpoint.
+    """Runs a measured trial in this process: its steps, an evaluation and a checkpoint.
 
     Random generators and PyTorch's flags are restored afterwards.
+
+    Args:
+        workload: the workload.
+        spec: the trial.
+        device: device that it runs on.
+        meter: measures peaks and times.
+        progress: gets phases, peaks and times.
 
     Raises:
         InvalidTrialError: the steps did not do the work; see `Trial.take_steps`.
@@ -103,15 +115,17 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
 
 @contextmanager
 def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[Rewriting | None]:
-    """Context manager that seeds random generators and applies the knobs, and restores all afterwards.
+    """Context manager that sets seeds and PyTorch's flags as a trial asks, and restores them afterwards.
 
-    Yields the object that rewrites convolutions, or None if none are rewritten.
+    Yields the object that rewrites convolutions into other operators, or None if none are rewritten.
 
     Args:
-        remarks: gets an entry for the convolutions that the algorithm left to the backend.
+        spec: the trial.
+        device: device that it runs on.
+        remarks: gets an entry if the rewrite left convolutions to cuDNN or oneDNN.
 
     Raises:
-        InapplicableError: after the block, the convolution algorithm did nothing.
+        InapplicableError: after the block, no convolution was rewritten.
     """
     with (
         process_state.kept(device),
@@ -126,9 +140,14 @@ def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -
 
 
 class Trial:
-    """Workload that was built on a device, whose steps run under `conditions`.
+    """Workload that was built on a device, whose steps run inside a `conditions` block.
 
     Args:
+        workload: the workload.
+        spec: the trial.
+        device: device that it runs on.
+        meter: measures peaks and times.
+        progress: gets phases, peaks and times.
         rewriting: the object that `conditions` yielded.
     """
 
@@ -166,10 +185,10 @@ class Trial:
                 self._workload, self._optimizer = engine.stepped(workload), engine.optimizer
 
     def take_steps(self) -> None:
-        """Runs the warm-up and the steps of a trial, and records their peaks and times.
+        """Runs the warm-up and the measured steps of a trial, and records their peaks and times.
 
         Raises:
-            InapplicableError: the model should be compiled, and nothing was.
+            InapplicableError: `torch.compile` was asked for, and compiled nothing.
             InvalidTrialError: the steps changed no parameter, or used no memory of the device.
         """
         before = _fingerprint(self._model)
@@ -191,9 +210,9 @@ class Trial:
             )
 
     def follow_up(self) -> None:
-        """Runs one evaluation step and saves one checkpoint, after a training's steps.
+        """Runs one evaluation step and saves one checkpoint after the steps of a training.
 
-        Running out of memory there raises as in a step. If a workload can do neither, as a model
+        Running out of memory in them raises as in a step. If the workload can do neither, such as a model
         that returns no loss in evaluation, a remark gives the reason.
         """
         if self._optimizer is None or not self._spec.with_follow_up:
@@ -227,7 +246,7 @@ class Trial:
 
     @property
     def bytes_out_of_sight(self) -> int:
-        """Bytes of DDP's buckets, which stay between steps but belong to no tensor visible from Python."""
+        """Bytes of DDP's gradient buckets, which stay between steps but belong to no tensor in Python."""
         return bucket_bytes(self._model)
 
     def drop_gradients(self) -> None:
@@ -286,23 +305,24 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _sum(parameter: torch.Tensor) -> float:
-    """Sum of a parameter in double precision, in pieces, so that no full double copy is made."""
+    """Sum of a parameter in double precision; it is added up in pieces, lest a full double copy is made."""
     flat = parameter.reshape(-1)
     pieces = (flat[start : start + _PIECE_ELEMENTS] for start in range(0, len(flat), _PIECE_ELEMENTS))
     return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
 
 
 def _own_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Shard of a parameter that this rank holds, for a DTensor or a ZeRO 3 parameter; else the parameter."""
+    """Part of a parameter that this rank holds: the shard of a DTensor or ZeRO 3 parameter, or all of it."""
     part: torch.Tensor = getattr(parameter, "_local_tensor", getattr(parameter, "ds_tensor", parameter))
     return part
 
 
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
-    """Fingerprint of a model that changes when an optimizer updates a parameter or this rank's part of one.
+    """Version and sum of each trainable parameter, which change when an optimizer updates the parameter.
 
-    In-place operators count a tensor's version up, even where a learning rate of zero leaves the
-    values; updates through `.data` leave the version and change the values.
+    Of a sharded parameter, this rank's part counts. In-place operators count a tensor's version up, even
+    where a learning rate of zero leaves the values; updates through `.data` leave the version and change the
+    values.
     """
     parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return [

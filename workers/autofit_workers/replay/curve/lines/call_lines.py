@@ -18,14 +18,17 @@ from autofit_workers.spec.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
-    """Fits functions to the dimensions that an allocation is sized by; None if the traces hold its size.
+    """Fits functions to the dimensions that determine an allocation whose size is computed at a replay.
 
     Args:
-        fit: finds the function through a number's values in the traces.
-        column: one allocation of the step, in each of the traces.
+        fit: finds a function, such as a line in the batch size, from one number's values in the traces.
+        column: one allocation of the step, as it is in each of the traces.
+
+    Returns:
+        The functions; None if the traces hold the allocation's bytes, as for ordinary tensors.
 
     Raises:
-        NotPolynomialError: a dimension is no polynomial.
+        NotPolynomialError: a dimension follows no such function.
     """
     if column[0].convolution is not None:
         return ConvolutionLines.through(fit, [c for c in (a.convolution for a in column) if c is not None])
@@ -38,10 +41,13 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLines(Generic[F]):
-    """Convolution whose dimensions are functions, such as lines in the batch size.
+    """Convolution with a function of the batch size (such as constant + slope·B) for each of its dimensions.
 
     The filters' shape and the number of groups are functions too: a convolution with other filters for each
     sample folds the batch into the channels.
+
+    Attributes:
+        convolution: everything else of the convolution; its shapes are empty.
     """
 
     convolution: Convolution
@@ -52,10 +58,14 @@ class ConvolutionLines(Generic[F]):
 
     @classmethod
     def through(cls, fit: Fit[F], calls: Sequence[Convolution]) -> ConvolutionLines[F]:
-        """Fits functions to the dimensions of one convolution over several traces.
+        """Fits a function to each dimension of one convolution over several traces.
+
+        Args:
+            fit: finds a function, such as a line in the batch size, from one number's values in the traces.
+            calls: the convolution as it is in each of the traces.
 
         Raises:
-            NotPolynomialError: a dimension is no polynomial.
+            NotPolynomialError: a dimension follows no such function.
         """
         return cls(
             # The shapes are blanked so that the same layer in another step is the same key.
@@ -67,7 +77,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
-        """Copy with `function` applied to each dimension, which makes it a line in the batch size."""
+        """Copy in which `function` has turned each dimension's function into a line in the batch size."""
         return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
@@ -97,7 +107,13 @@ class ConvolutionLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _ScratchLines(Generic[F]):
-    """Scratch memory whose dimensions are functions of the batch size, with the name of its correction."""
+    """Scratch memory of an operator, with a function of the batch size for each dimension it depends on.
+
+    Attributes:
+        correction: name of the kind of scratch memory in `autofit_workers.replay.curve.corrections`.
+        scratch: everything else of the scratch memory; its dimensions are empty.
+        dimensions: the functions.
+    """
 
     correction: str
     scratch: Scratch
@@ -114,7 +130,7 @@ class _ScratchLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> _ScratchLines[Line]:
-        """Copy with `function` applied to each dimension, which makes it a line in the batch size."""
+        """Copy in which `function` has turned each dimension's function into a line in the batch size."""
         return _ScratchLines(self.correction, self.scratch, tuple(map(function, self.dimensions)))
 
     def at(self: _ScratchLines[Line], batch_size: int) -> tuple[str, Scratch]:
@@ -126,7 +142,7 @@ class _ScratchLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _SpanLines(Generic[F]):
-    """Estimated size in bytes: its likely, low and high value as functions of the batch size."""
+    """Estimate of a library's memory in bytes: likely, low and high value as functions of the batch size."""
 
     likely: F
     low: F
@@ -138,7 +154,7 @@ class _SpanLines(Generic[F]):
         return cls(fit([a.num_bytes for a in column]), low, high)
 
     def mapped(self, function: Callable[[F], Line]) -> _SpanLines[Line]:
-        """Copy with `function` applied to each value, which makes it a line in the batch size."""
+        """Copy in which `function` has turned the function of each value into a line in the batch size."""
         return _SpanLines(function(self.likely), function(self.low), function(self.high))
 
     def at(self: _SpanLines[Line], batch_size: int) -> Workspace:

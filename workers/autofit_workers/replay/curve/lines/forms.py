@@ -15,18 +15,20 @@ Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Forms:
-    """Fits numbers by forms: lines in the batch size with polynomials in the sample size as coefficients.
+    """Fits numbers of a step, such as a dimension, by exact functions of batch size and sample size.
 
-    The two smallest batch sizes with their `degree + 1` smallest steps determine the coefficients; all other
-    points are checked.
+    A form is such a function: a line in the batch size, whose constant and slope are polynomials in the
+    sample size. The sample size counts in steps: distances between the sizes that are covered, such as 64
+    tokens. The two smallest batch sizes with the `degree + 1` smallest sample sizes determine the
+    coefficients; all other points are checked.
 
     Args:
-        points: batch size and step of each trace; a step is a sample size in units of its multiple. If all
-            have one batch size, the forms hold at that batch size only.
-        degree: degree of the polynomials of the step.
+        points: batch size and sample size (in steps) of each trace. If all have one batch size, the forms
+            hold at that batch size only.
+        degree: degree of the polynomials in the sample size.
 
     Raises:
-        ValueError: points are missing that determine a form of this degree.
+        ValueError: there are too few points to determine a form of this degree.
     """
 
     def __init__(self, points: Sequence[Point], *, degree: int = 1) -> None:
@@ -42,14 +44,17 @@ class Forms:
 
     @property
     def only_batch_size(self) -> int | None:
-        """Batch size of all points if they have just one, else None."""
+        """Batch size at which alone the forms hold, if all points have it; None if there are several."""
         return self._batch_sizes[0] if len(self._batch_sizes) == 1 else None
 
     def form(self, values: Sequence[int]) -> Form:
-        """Form, a function of batch size and sample size, through the values at all points.
+        """Function of batch size and sample size that takes the given values at the points.
+
+        Args:
+            values: value at each point, in the order of the points.
 
         Raises:
-            NotPolynomialError: the form has no whole coefficients, or misses a point.
+            NotPolynomialError: the coefficients are not whole, or the function misses a point.
         """
         key = tuple(values)
         if key not in self._found:
@@ -57,7 +62,7 @@ class Forms:
         return self._found[key]
 
     def line(self, form: Form, step: int) -> Line:
-        """Line in the batch size that a form gives at one sample size, given as `step`."""
+        """Line in the batch size to which a form reduces at one sample size, `step` (in steps)."""
         constant, slope = form
         return value_at(constant, step), value_at(slope, step)
 
@@ -72,7 +77,13 @@ class Forms:
 
 
 def polynomial_through(places: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
-    """Coefficients of the lowest-degree polynomial through points, by Newton's divided differences.
+    """Coefficients of the lowest-degree polynomial through points, from the constant upwards.
+
+    It uses Newton's divided differences.
+
+    Args:
+        places: arguments of the polynomial, all different.
+        values: the polynomial's value at each of them.
 
     Raises:
         NotPolynomialError: its coefficients are not whole.

@@ -18,10 +18,14 @@ _SMALLEST_PIVOT = 1e-9  # of the matrix of correlations; below it, points do not
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Polynomial fitted to values at several points.
+    """Polynomial in several variables, fitted to values at several points by least squares.
 
     Attributes:
-        error: largest difference from a value that it was fitted to, as a share of the largest value.
+        degree: degree of the polynomial, 0 to 2.
+        means, scales: the variables are shifted by these means and divided by these scales first.
+        coefficients: coefficients of the products of variables, the constant first.
+        error: largest deviation from the values it was fitted to, as a share of the largest value;
+            infinite if the points are too few to fit values that differ.
     """
 
     degree: int
@@ -38,7 +42,11 @@ class Fitted:
 
 
 def fitted(points: Sequence[Numbers]) -> Callable[[Sequence[int]], Fitted]:
-    """Returns a function that fits a polynomial to values at `points`; call it for many sets of values."""
+    """Returns a function that fits a polynomial to values at `points`, and can do so for many sets of values.
+
+    Args:
+        points: the variables at each point; they decide the degree, at most 2.
+    """
     columns = list(zip(*points, strict=True))
     means = tuple(sum(column) / len(column) for column in columns)
     scales = tuple(
@@ -74,7 +82,14 @@ def _features(numbers: Numbers, means: Sequence[float], scales: Sequence[float],
 
 
 def _solver(rows: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """Matrix `(AᵀA)⁻¹Aᵀ`, which turns values into coefficients; None if `AᵀA` is singular."""
+    """Matrix `(AᵀA)⁻¹Aᵀ`, which turns values at points into coefficients by least squares.
+
+    Args:
+        rows: the matrix `A`: for each point the products of variables that have coefficients.
+
+    Returns:
+        The matrix; None if `AᵀA` is singular, so that the points determine no coefficients.
+    """
     columns = list(zip(*rows, strict=True))
     size = len(columns)
     matrix = [

@@ -15,11 +15,11 @@ Factors = tuple[int, tuple[F, ...]]
 
 
 class NotPolynomialError(ValueError):
-    """Values at the given batch sizes lie on no integer polynomial of the form that is fitted."""
+    """Values in the traces do not lie on the polynomial with integer coefficients that was fitted to them."""
 
 
 def value_at(polynomial: Sequence[int], batch_size: int) -> int:
-    """Value of a polynomial at a batch size, by Horner's rule."""
+    """Value of a polynomial in the batch size, given by its coefficients from the constant upwards."""
     value = 0
     for coefficient in reversed(polynomial):
         value = value * batch_size + coefficient
@@ -27,12 +27,16 @@ def value_at(polynomial: Sequence[int], batch_size: int) -> int:
 
 
 def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
-    """Line with integer coefficients through the first two points, checked on the other points.
+    """Line (constant, slope) through the first two points, checked on the other points.
 
-    A single point gives the constant.
+    A single point gives a constant.
+
+    Args:
+        batch_sizes: batch sizes of the points.
+        values: value at each batch size.
 
     Raises:
-        NotPolynomialError: the line is no integer one, or misses a point.
+        NotPolynomialError: the constant or the slope is not whole, or a point is off the line.
     """
     if len(values) == 1:
         return (values[0], 0)
@@ -49,9 +53,11 @@ def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]
     Args:
         fit: finds the function through a dimension's values, such as
             `functools.partial(line_through, batch_sizes)`.
+        shapes: shape of the tensor in each trace.
 
     Raises:
-        NotPolynomialError: a dimension lies on no line, or some shapes have more dimensions than others.
+        NotPolynomialError: a dimension follows no such function, or some shapes have more dimensions than
+            others.
     """
     if len({len(shape) for shape in shapes}) > 1:
         raise NotPolynomialError(f"shapes {list(shapes)}")
@@ -59,23 +65,28 @@ def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]
 
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
-    """Values at a batch size of several lines, such as the dimensions of a shape."""
+    """Values of several lines (constant, slope) at a batch size, such as the dimensions of a shape."""
     return tuple([constant + slope * batch_size for constant, slope in lines])
 
 
 def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]) -> Factors[F]:
-    """Bytes of a tensor as a product: a number times a line in the batch size for each dimension.
+    """Bytes of a tensor as a product: a number times a function of the batch size for each dimension.
 
-    The bytes of a B×B similarity are a square of the batch size, which fits any three sizes and so is never
-    checked; its dimensions are lines, which a third trace does check.
+    The dimensions are fitted, rather than the bytes, because lines can be checked. The bytes of a B×B tensor
+    are a square of the batch size: a parabola goes through any three sizes, so a third trace would prove
+    nothing. Its dimensions are lines, which a third trace does check.
 
     Args:
-        fit: finds the function through a number's values in the traces.
+        fit: finds the function, such as a line in the batch size, from one number's values in the traces.
         shapes: shape of the tensor in each trace.
         sizes_bytes: bytes of the tensor's storage in each trace.
 
+    Returns:
+        The number and the functions. If the storage is no multiple of the tensor, its bytes are fitted as one
+        function.
+
     Raises:
-        NotPolynomialError: neither the dimensions nor the bytes themselves are lines.
+        NotPolynomialError: neither the dimensions nor the bytes themselves follow such functions.
     """
     if len(set(sizes_bytes)) == 1 and len(set(shapes)) == 1:
         return sizes_bytes[0], ()
@@ -88,7 +99,7 @@ def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Se
 
 
 def product(factors: Factors[Line]) -> tuple[int, ...]:
-    """Coefficients of the polynomial that is the product of a number and lines."""
+    """Coefficients, from the constant upwards, of the product of a number and lines in the batch size."""
     number, lines = factors
     polynomial: tuple[int, ...] = (number, 0)
     for constant, slope in lines:

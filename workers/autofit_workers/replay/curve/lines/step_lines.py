@@ -44,7 +44,7 @@ Demanded = tuple[int, ...]
 
 
 class BatchDependentEventsError(ValueError):
-    """Allocations of a step follow no formula in the batch size, so each size needs its own trace."""
+    """Allocations of a step follow no formula in the batch size, so each batch size needs its own trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,12 @@ class StepFunctions(Generic[F]):
     count as one.
 
     Attributes:
-        trace: the first of the traces.
+        trace: the first of the traces that the functions were fitted to.
         sizes: distinct functions for the bytes of allocations.
         size_of: index in `sizes` for each allocation.
-        calls: distinct functions for the dimensions of calls.
-        call_of: index in `calls`, by the index of the allocation that is the call's workspace or the like.
+        calls: distinct calls, with functions for their dimensions.
+        call_of: index in `calls` of each allocation that is a call's workspace or scratch memory, by the
+            allocation's index.
         refusable: functions for the shapes that operators may refuse to run on, by index of the allocation.
     """
 
@@ -73,14 +74,14 @@ class StepFunctions(Generic[F]):
 
     @classmethod
     def through(cls, traces: Sequence[Trace], fit: Fit[F]) -> Self:
-        """Fits the functions of a step's allocations to its traces.
+        """Fits functions to the sizes of a step's allocations over several traces.
 
         Args:
-            traces: traces of one workload and one knob setting.
-            fit: finds the function through a number's values in the traces.
+            traces: traces of one workload and one knob setting (values of the training options).
+            fit: finds a function, such as a line in the batch size, from one number's values in the traces.
 
         Raises:
-            BatchDependentEventsError: the traces differ in more than sizes that are products of functions.
+            BatchDependentEventsError: the traces' events differ, or a dimension follows no such function.
         """
         _require_equal_events(traces)
         columns = list(zip(*(t.allocations for t in traces), strict=True))
@@ -109,7 +110,10 @@ class StepFunctions(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> StepFunctions[Line]:
-        """Copy with `function` applied to all functions, which makes them lines; merges equal calls."""
+        """Copy in which `function` has turned every function into a line in the batch size.
+
+        Calls that become equal by it count as one.
+        """
         calls, numbers = _numbered([call.mapped(function) for call in self.calls])
         return StepFunctions(
             trace=self.trace,
@@ -124,8 +128,10 @@ class StepFunctions(Generic[F]):
 class StepLines:
     """Allocations of a step at any batch size; with a single trace, at that trace's size alone.
 
+    A *call* takes workspace or scratch memory, whose bytes are computed at a replay.
+
     Args:
-        functions: the step's allocations, as lines in the batch size.
+        functions: the step's allocations, with dimensions as lines in the batch size.
         only_batch_size: the one batch size at which the step is known; None if it is known at any.
         traces: traces that the lines were fitted to; empty if the lines come from elsewhere.
 
@@ -134,10 +140,10 @@ class StepLines:
         only_batch_size, traces: as given.
         memory: cache of the step's replays and workspaces, at all batch sizes.
         torch_release: major and minor version of the PyTorch that made the traces.
-        call_of: index among the distinct calls, by the index of the allocation that is the call's workspace
-            or scratch memory.
-        position_of: index of its bytes in a `Demanded`, by the index of such an allocation; in the second
-            half from the call's second run on.
+        call_of: index among the distinct calls of each allocation that is a call's workspace or scratch
+            memory, by the allocation's index.
+        position_of: index of such an allocation's bytes in a `Demanded`, by the allocation's index. A
+            `Demanded` lists the bytes of all distinct calls twice: for their first run, then for later runs.
     """
 
     def __init__(
@@ -166,9 +172,10 @@ class StepLines:
         return unrolled_streams(self.trace)
 
     def streams_on(self, vendor: Vendor) -> Streams:
-        """Streams of the replayed events; with the host's waits if the vendor's launch queue can fill up.
+        """Streams of the replayed events on a vendor's cards, with the host's waits for full launch queues.
 
-        Waits are added if the queue's length is known, and if a stream uses blocks of another stream.
+        The waits are added only if the length of the vendor's queue is known, and if a stream uses blocks of
+        another stream; else they make no difference.
         """
         room = vendor.facts.queued_launches
         if room is None or not self.streams.uses:
@@ -179,18 +186,21 @@ class StepLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """Fits a step's lines to traces of one workload and one knob setting at different batch sizes.
+        """Fits lines in the batch size to the sizes of a step's allocations.
+
+        Args:
+            traces: traces of one workload and one knob setting (values of the training options), at different
+                batch sizes.
 
         Raises:
-            BatchDependentEventsError: the traces differ in more than sizes that are products of
-                lines in the batch size.
+            BatchDependentEventsError: the traces' events differ, or a dimension is no line in the batch size.
         """
         fit = functools.partial(line_through, tuple(t.batch_size for t in traces))
         only = traces[0].batch_size if len(traces) == 1 else None
         return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only, traces=traces)
 
     def agrees_with(self, trace: Trace) -> bool:
-        """Whether a trace has the events and sizes that the lines give at the trace's batch size.
+        """Whether a trace has the events and sizes that the lines predict for the trace's batch size.
 
         A model that branches on the batch size, or splits its batches, may differ from the lines at some
         sizes.
@@ -204,7 +214,7 @@ class StepLines:
         )
 
     def sizes_at(self, batch_size: int) -> list[int]:
-        """Bytes of every allocation at a batch size; workspaces and scratch memory are not computed yet."""
+        """Bytes of every allocation at a batch size, with placeholders for workspaces and scratch memory."""
         values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
         return [values[place] for place in self._place_of]
 
@@ -213,16 +223,20 @@ class StepLines:
         return [lines.at(batch_size) for lines in self._calls]
 
     def refusable_at(self, batch_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yields index and shape of each allocation whose operator may refuse to run."""
+        """Yields index and shape, at a batch size, of each allocation whose operator may refuse to run."""
         for index, lines in self._refusable.items():
             yield index, values_at(lines, batch_size)
 
     def choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
-        """Sizes to try in turn, by allocation, if cuDNN may choose among several or times its plans in it.
+        """Smaller sizes that workspaces fall back to, by the index of the workspace's allocation.
+
+        Only allocations that try several sizes, or in whose memory cuDNN's benchmark mode times plans, are
+        listed.
 
         Args:
-            tried: sizes in bytes that each call tries in turn, in the order of `Demanded`.
-            timed: indices of the distinct calls whose plans benchmark mode times.
+            tried: workspace bytes that each distinct call tries in turn: first for the calls' first runs,
+                then for their later runs.
+            timed: indices of the distinct calls whose plans cuDNN's benchmark mode times.
         """
         choices = dict[int, Choice]()
         for index, call in self.call_of.items():
@@ -264,12 +278,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """Events, host waits and repetition of a trace, which have to be equal in all traces of a step."""
+    """Key of a trace's events, host waits and repeated passes; equal in traces that are fitted together."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """Way in which an allocation is sized, and its streams; equal for it in all traces of a step."""
+    """Key of the way in which an allocation is sized, and of its streams; equal in all traces of a step."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

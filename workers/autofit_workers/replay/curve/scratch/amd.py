@@ -35,7 +35,9 @@ def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Works
     """Range of bytes that one scratch allocation takes on an AMD card.
 
     Args:
-        correction: name of the correction it belongs to, see `autofit_workers.replay.curve.corrections`.
+        correction: name of the kind of scratch memory, see `autofit_workers.replay.curve.corrections`.
+        scratch: the allocation, with NVIDIA's formula for its size.
+        platform: card and PyTorch release.
     """
     card, num_bytes = platform.card, math.prod(scratch.dimensions) * scratch.element_bytes
     match correction, scratch.formula:
@@ -85,6 +87,10 @@ def _query_gradient(num_bytes: int, card: Architecture) -> Workspace:
 
     native/transformers/cuda/attention_backward.cu and native/transformers/hip/aotriton_adapter.h,
     `mklazy_fp32zeros`.
+
+    Args:
+        num_bytes: bytes of the gradient if it is allocated.
+        card: architecture of the card.
     """
     return between(0, num_bytes, num_bytes) if card.name in _ADDS_UP_IN_FLOAT32 else NO_WORKSPACE
 

@@ -23,7 +23,10 @@ def _ceil(value: int, multiple: int) -> int:
 
 
 def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """Bytes of FlashAttention's partial results if it splits the keys (`set_params_splitkv`), else 0."""
+    """Bytes of FlashAttention's partial results, if it splits the keys among thread blocks; else 0.
+
+    `set_params_splitkv` of csrc/flash_attn/flash_api.cpp.
+    """
     batch, heads, rows, keys, head_size, numbers = scratch.dimensions
     block = 256 if head_size <= 64 else 128 if head_size <= 128 else 64
     splits = _num_splits(batch * heads * -(-rows // 64), 2 * multiprocessors, -(-keys // block))
@@ -31,7 +34,15 @@ def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) ->
 
 
 def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
-    """Smallest number of key splits with 85 % of the best use of multiprocessors: `num_splits_heuristic`."""
+    """Number of splits of the keys that FlashAttention chooses (`num_splits_heuristic`).
+
+    It is the smallest number at which the multiprocessors are at least 85 % as busy as at the best number.
+
+    Args:
+        blocks: thread blocks of the kernel without splits.
+        multiprocessors: number of thread blocks that the card runs at once.
+        key_blocks: blocks into which the kernel divides the keys.
+    """
     if blocks >= 0.8 * multiprocessors:
         return 1
     efficiency = {}
@@ -45,7 +56,10 @@ def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
 
 
 def _query_gradient_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """Bytes of the query gradient's partial sums in deterministic `mha_bwd`: one per multiprocessor."""
+    """Bytes of the query gradient's partial sums in FlashAttention's deterministic backward (`mha_bwd`).
+
+    There are as many as multiprocessors divided by batch · heads, rounded up.
+    """
     batch, heads, rows, width = scratch.dimensions
     return -(-multiprocessors // (batch * heads)) * rows * heads * width * _FLOAT_BYTES
 
@@ -79,7 +93,10 @@ def _rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
 
 
 def _packed_rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
-    """Bytes of FlashAttention 3's values per row of packed sequences, each of which may begin a new tile."""
+    """Bytes of buffers of FlashAttention 3's backward that hold numbers for each row, with packed sequences.
+
+    Rows are padded to the kernel's tiles, and each packed sequence may begin a new tile.
+    """
     batch, heads, rows, width, mask, numbers = scratch.dimensions
     tile = _row_tile(capability, width, mask)
     return heads * _ceil(rows + batch * tile, tile) * numbers * _FLOAT_BYTES

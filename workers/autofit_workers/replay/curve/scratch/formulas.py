@@ -57,7 +57,7 @@ class Platform:
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of one scratch allocation on an NVIDIA card; see `amd` for AMD's cards."""
+    """Bytes of one scratch allocation on an NVIDIA card, by the formula that the allocation names."""
     of_flash = flash_scratch.FORMULAS.get(scratch.formula)
     if of_flash is not None:
         return of_flash(scratch, platform.capability, platform.multiprocessors)
@@ -69,9 +69,10 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _cublas(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of cuBLAS's workspace; the dimensions' product if an environment variable sets the size.
+    """Bytes of cuBLAS's workspace on a card.
 
-    aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
+    If `CUBLAS_WORKSPACE_CONFIG` set the size as the trace was made, the product of the dimensions is that
+    size. aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
     """
     if scratch.dimensions:
         return math.prod(scratch.dimensions)
@@ -83,16 +84,19 @@ def _cublas(scratch: Scratch, platform: Platform) -> int:
 
 
 def _flash_rows(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of one value per head and row in flash attention's backward, with rows padded to 128.
+    """Bytes of a buffer with one number per head and row in flash attention's backward.
 
-    transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`.
+    Rows are padded to multiples of 128. transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`.
     """
     batch, heads, rows = scratch.dimensions
     return batch * heads * _ceil(rows, 128) * scratch.element_bytes
 
 
 def _flash_query_gradient(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of flash attention's `dq_accum`: rows padded to 128, head size to 32 (above 192: to 256)."""
+    """Bytes of `dq_accum` in flash attention's backward, a padded copy of the query's gradient.
+
+    Rows are padded to a multiple of 128, the head size to one of 32, and above 192 to 256.
+    """
     batch, heads, rows, head_size = scratch.dimensions
     width = 256 if head_size > 192 else _ceil(head_size, 32)
     return batch * heads * _ceil(rows, 128) * width * scratch.element_bytes
@@ -122,9 +126,9 @@ def _cudnn_query_gradient(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _layer_norm_tiles(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of LayerNorm's partial sums in backward: a row of sums for 32 rows of input.
+    """Bytes of LayerNorm's partial sums in backward: one row of sums for every 32 rows of input.
 
-    cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`.
+    0 unless there are many rows. cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`.
     """
     *rows, width = scratch.dimensions
     num_rows, tiles = math.prod(rows), -(-width // 32)
@@ -149,7 +153,10 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of an index for each embedding with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
+    """Bytes of one index for each distinct embedding with a gradient, in backward; 0 for few indices.
+
+    cuda/EmbeddingBackwardKernel.cu.
+    """
     num_weights, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     many = num_indices > _EMBEDDING_SORTS_ABOVE
@@ -157,7 +164,7 @@ def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of float32 sums of up to ten gradient rows each in an embedding's backward.
+    """Bytes of partial sums of up to ten gradient rows each, in an embedding's backward; 0 for few indices.
 
     `grad_weight_per_segment` of cuda/EmbeddingBackwardKernel.cu.
     """

@@ -22,10 +22,10 @@ class Processors:
 
     Attributes:
         num: number of multiprocessors, or of AMD's compute units.
-        threads: most threads that one of them holds at once.
+        threads: most threads that one multiprocessor holds at once.
         warp: number of threads that run together.
-        fewest_values: fewest inputs that a thread sums when several blocks share an output.
-        fewest_shares: fewest blocks that share an output, if any do.
+        fewest_values: fewest inputs that a thread sums when several thread blocks share an output.
+        fewest_shares: fewest thread blocks that share an output, if any do.
     """
 
     num: int
@@ -36,9 +36,11 @@ class Processors:
 
 
 def reduction_bytes(scratch: Scratch, processors: Processors) -> int:
-    """Scratch bytes of one reduction, such as a sum over rows; 0 if its blocks do not share outputs.
+    """Scratch bytes of one reduction, such as a sum over rows; 0 if no output is shared by thread blocks.
 
-    The dimensions of `scratch` are: inputs per output, outputs, and outputs in a dense row.
+    Args:
+        scratch: its dimensions are inputs per output, number of outputs, and outputs in a dense row.
+        processors: the card's multiprocessors.
     """
     num_inputs, num_outputs, width = scratch.dimensions
     vector = next(size for size in (4, 2, 1) if width % size == 0)  # outputs per thread
