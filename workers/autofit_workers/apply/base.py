@@ -198,7 +198,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
 
 
 def _kept(model: nn.Module) -> list[str]:
-    """Paths of layers that transformers does not quantize: the head, and layers that share its weights."""
+    """Paths of layers that transformers leaves unquantized: output layer, and layers sharing its weights."""
     if not hasattr(model, "all_tied_weights_keys"):
         return []
     from transformers.quantizers.base import get_keys_to_not_convert

@@ -185,7 +185,13 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds gradients of im2col columns, N×C×filter×output, to the input pixels in `result`, N×C×spatial."""
+    """Adds gradients of im2col columns to the gradients of the input pixels that the columns came from.
+
+    Args:
+        result: gradient of the input, N×C×spatial, which is added to.
+        places: gradients of the columns, N×C×filter×output.
+        geometry: stride and dilation of the convolution.
+    """
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):

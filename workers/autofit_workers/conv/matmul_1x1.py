@@ -67,12 +67,12 @@ def _points(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
-    """Writes values to the pixels of `into` that 1×1 filters read; the inverse of `_points`.
+    """Writes values to the pixels of one image that 1×1 filters read, given their stride and padding.
 
     Args:
-        into: image that is written to.
-        points: values in the shape that `_points` returns; those for pixels in the padding are dropped.
-        geometry: stride, padding and groups of the convolution.
+        into: image that is written to, channels×spatial.
+        points: values, channels×(output pixels in each dimension); those for the padding are dropped.
+        geometry: stride and padding of the convolution.
     """
     targets, taken = [], []
     for size, num_points, step, padding in zip(
