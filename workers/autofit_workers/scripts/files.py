@@ -44,10 +44,11 @@ _open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """Keeps this process, from `begin` on, from changing any file that existed before.
+    """Keeps a script from changing any file that existed before: its writes go to copies.
 
-    The process of a script ends without a call of `end`: its exit handlers and its remaining threads
-    are the script's too.
+    The protection holds for the whole process from `begin` on. A process that only runs a script need not
+    call
+    `end`: its exit handlers and its remaining threads are the script's too.
 
     Args:
         guarded: folders that belong to the user, wherever they are.

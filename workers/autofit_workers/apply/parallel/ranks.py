@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """This process as one of several ranks, with all kinds of their parallelism applied to its model.
+    """Process that is one of several ranks, with all kinds of their parallelism applied to its model.
 
     Without parallelism the methods have no effect.
 

@@ -125,7 +125,7 @@ class Strategy:
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether this kind can shard weights quantized as `_base`, a value of the knob `base`, says."""
+        """Whether ranks can shard weights quantized as `_base`, a value of the knob `base`, says."""
         return False
 
     def join(self, device_kind: str) -> None:

@@ -53,7 +53,10 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Function mode that gives calls an explicit GPU, `cuda:0`, and answers reads of fake tensors' values."""
+    """Function mode that gives GPUs in calls an index, `cuda:0`, and answers reads of fake values.
+
+    Such reads, as by `Tensor.item`, get values that are known, else made-up ones.
+    """
 
     def __torch_function__(
         self,

@@ -27,7 +27,7 @@ _LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
 
 
 class _Fate(Enum):
-    """What becomes of an operator's result that no variable holds: it is returned, or dropped."""
+    """Fate of an operator's result that no variable holds: it is returned, or dropped."""
 
     RETURNED = auto()
     DROPPED = auto()
