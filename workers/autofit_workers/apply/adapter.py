@@ -78,7 +78,18 @@ def _config_class(peft: Any, method: str) -> Any:
 
 
 def _by_field(config_class: type, method: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Adapter options by peft's field names: `alpha` is `lora_alpha` if no other field ends in `_alpha`."""
+    """Adapter options by the field names of peft's configuration class.
+
+    Users may shorten a name if it stays unique: `alpha` is `lora_alpha` if no other field ends in `_alpha`.
+
+    Args:
+        config_class: the class.
+        method: name of the adapter method, for messages.
+        options: the user's options, by full or short name.
+
+    Raises:
+        InapplicableError: the class has no field for an option.
+    """
     own = {field.name for field in dataclasses.fields(config_class) if field.init} - {"peft_type", *OF_FILES}
     names = {field: field for field in own}
     for field in own:
@@ -101,7 +112,13 @@ def _listed(name: str, option: Option) -> Option:
 
 
 def _found(model: nn.Module, targets: Option, method: str) -> Option:
-    """Target layers of an adapter by their names in the model: `q` is `q_proj` if no layer is named `q`."""
+    """Target layers of an adapter by names that the model has: `q` is `q_proj` if no layer is named `q`.
+
+    Args:
+        model: the model.
+        targets: the user's names in a list; anything else, such as a pattern, is returned unchanged.
+        method: name of the adapter method, for messages.
+    """
     if not isinstance(targets, list):
         return targets
     paths = [path for path, _ in model.named_modules() if path]
@@ -128,7 +145,13 @@ def task_of(model: nn.Module) -> str | None:
 
 
 def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
-    """Whether a class is in transformers' mapping `mapping`, whose values are names or lists of names."""
+    """Whether a model class occurs in a mapping of transformers' module.
+
+    Args:
+        module: the module.
+        mapping: name of the mapping in it, whose values are class names or lists of class names.
+        class_name: name of the class.
+    """
     return any(
         class_name in (names if isinstance(names, list | tuple) else (names,))
         for names in getattr(module, mapping).values()

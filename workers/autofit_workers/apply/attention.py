@@ -30,9 +30,12 @@ def only_kernel(attention: str) -> AbstractContextManager[object]:
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
-    """Sets the attention of `model`, or of transformers models within it, to the knob's value.
+    """Sets the attention implementation of `model`, or of transformers models within it.
 
-    Does nothing for values of the knob that are not implementations of transformers.
+    Args:
+        model: the model.
+        attention: value of the knob, such as `fa2` for FlashAttention. Values that only choose a kernel of
+            PyTorch's have no effect here, see `only_kernel`.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
@@ -54,13 +57,13 @@ def set_attention(model: nn.Module, attention: str) -> None:
 
 @contextmanager
 def every_model_told(attention: str) -> Iterator[None]:
-    """Context manager that sets the attention of every transformers model built in the block.
+    """Context manager in which every transformers model that is built gets the attention of a knob's value.
 
-    Models built after the block have that attention too: use it only in the process of a script.
+    Models built after the block get it too: use it only in the process of a script.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
-        InapplicableError: after the block, no such model was built.
+        InapplicableError: after the block, if no transformers model was built in it.
     """
     implementation = IMPLEMENTATIONS.get(attention)
     if implementation is None:
@@ -102,7 +105,7 @@ def when_decided(choose: Callable[[Any], Any]) -> None:
 
 
 def _settable(module: nn.Module) -> Iterator[Any]:
-    """Outermost modules that have `set_attn_implementation`."""
+    """Yields the outermost modules that have `set_attn_implementation`, as transformers models do."""
     if hasattr(module, "set_attn_implementation"):
         yield module
         return

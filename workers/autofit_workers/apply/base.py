@@ -56,7 +56,11 @@ def library(base: str) -> ModuleType:
 
 
 def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
-    """Model on the CPU with weights cast, or set up to be quantized on the device, by the knob `base`.
+    """Model on the CPU whose base weights have the type that the knob `base` names.
+
+    Floating-point types are cast to here. For quantized types, layers are only prepared: they are quantized
+    on
+    the device.
 
     Raises:
         InapplicableError: the model has no linear layers to quantize.
@@ -84,6 +88,11 @@ def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Modu
 
     They keep their dtype if the precision is bf16, if the model will be sharded (as weights of an FSDP unit
     need one dtype), and in models that torchao quantizes; torchao's layers are quantized here.
+
+    Args:
+        model: a model from `with_base`, on its device, or on the host if it will be sharded.
+        knobs: the knob setting, of which base weights, precision and adapter matter.
+        shards: whether the model will be sharded over ranks.
     """
     torchao_weights.quantize_on(model)
     keeps_types = shards or knobs.precision == "bf16"
@@ -189,7 +198,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
 
 
 def _kept(model: nn.Module) -> list[str]:
-    """Paths of layers that transformers does not quantize: the head, and layers that share its weights."""
+    """Paths of layers that transformers leaves unquantized: output layer, and layers sharing its weights."""
     if not hasattr(model, "all_tied_weights_keys"):
         return []
     from transformers.quantizers.base import get_keys_to_not_convert

@@ -13,7 +13,7 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:
-    """Raises `InapplicableError` if the model is compiled and a knob changes single operators.
+    """Checks that a model to be compiled has no knob set that changes single operators.
 
     A compiled model runs kernels of its own in place of operators.
 

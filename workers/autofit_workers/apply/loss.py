@@ -56,7 +56,7 @@ def set_loss(model: nn.Module, loss: str) -> None:
 
 @dataclass
 class _LossWithHead:
-    """Replacement of a model's loss that takes hidden states and the head's weight in place of logits."""
+    """Replacement of a model's loss that takes hidden states and the output layer's weight, not logits."""
 
     model: Any
     name: str

@@ -26,12 +26,14 @@ def algorithm_in_use(
 ) -> Iterator[Mapping[str, str]]:
     """Context manager in which a model's convolutions are computed by `algorithm`.
 
-    A policy is set for the whole process, because backends have only one; a rewrite affects this model
-    only. Yields a mapping from layer names to reasons why layers were left to the backend, filled as they
-    run.
+    An algorithm is a policy, which sets flags of cuDNN or oneDNN for the whole process, or a rewrite, which
+    replaces this model's convolutions by other PyTorch operators. Yields a mapping from layer names to the
+    reasons why layers still use cuDNN or oneDNN; it fills as the layers run.
 
     Args:
-        plan: layers with their algorithms, in place of one algorithm for all.
+        model: the model, on its device.
+        algorithm: the policy or rewrite.
+        plan: pairs of a layer and its algorithm, in place of one algorithm for all.
 
     Raises:
         UnsupportedError: the algorithm does not apply to the model's device.
@@ -85,11 +87,17 @@ def rewrites_in_use(
     choose: Callable[[str], Rewrite | None],
     applies_to_none: Callable[[Iterable[str]], str],
 ) -> Iterator[Mapping[str, str]]:
-    """Context manager that rewrites each layer's convolution as `choose` says; see `algorithm_in_use`.
+    """Context manager that replaces convolutions of a model by other PyTorch operators, layer by layer.
+
+    Yields a mapping from layer names to the reasons why layers were not replaced, as `algorithm_in_use` does.
 
     Args:
-        choose: returns the rewrite for a layer's name, None for the backend.
-        applies_to_none: returns the message for a model without a rewritten layer, from the reasons.
+        model: the model.
+        choose: returns the rewrite for a layer's name; None to leave the layer to cuDNN or oneDNN.
+        applies_to_none: returns the message for a model in which no layer was replaced, from the reasons.
+
+    Raises:
+        InapplicableError: the model's forward pass replaced no convolution.
     """
     mode = Rewriting(choose, only_followed=True)
     with ExitStack() as stack:
@@ -115,13 +123,18 @@ def _kind_of(model: torch.nn.Module) -> str:
 
 
 def _met_some(mode: Rewriting) -> bool:
-    """Whether a convolution ran under `mode`, be it rewritten or left to the backend."""
+    """Whether a convolution ran under `mode`, be it rewritten or left to cuDNN or oneDNN."""
     return bool(mode.rewritten or mode.left)
 
 
 @contextmanager
 def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
-    """Context manager that sets the switches of cuDNN or oneDNN by a policy, and no other flag."""
+    """Context manager that sets the flags of cuDNN or oneDNN that a convolution policy names.
+
+    Args:
+        policy: the policy, such as `cudnn-benchmark`.
+        kind: `cuda` for cuDNN, `cpu` for oneDNN.
+    """
     if kind == "cpu":
         with _attributes(torch.backends.mkldnn, enabled=policy.enabled):
             yield

@@ -36,7 +36,10 @@ def join(blocks: Sequence[torch.nn.Module]) -> None:
 
 
 class _Group:
-    """Joined blocks, which form a new checkpointed segment each time the model runs through them."""
+    """Blocks that share one activation checkpoint; each run of the model through them is a new segment.
+
+    A segment is the part of a forward pass that backward recomputes at once.
+    """
 
     def __init__(self) -> None:
         # A weak reference: the placeholders that autograd saves keep a segment alive, so it is freed with
@@ -55,7 +58,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """Placeholder in a recorded call's arguments for an output tensor of an earlier call of the segment.
+    """Placeholder for an earlier call's output tensor, in the recorded arguments of a later call.
 
     Attributes:
         call: index of the earlier call.
@@ -67,7 +70,7 @@ class _Output:
 
 
 class _Saved:
-    """Placeholder for a tensor that autograd saves; holds the recomputed tensor until backward uses it."""
+    """Placeholder that autograd saves for a tensor; holds the recomputed tensor until backward uses it."""
 
     __slots__ = ("__weakref__", "segment", "tensor")
 
@@ -81,7 +84,10 @@ class _AllFoundError(Exception):
 
 
 class _Segment:
-    """Calls of joined blocks in one forward pass, and placeholders of the tensors that autograd saves."""
+    """Recorded calls of one checkpoint's blocks in a forward pass, from which backward recomputes them.
+
+    Also has the placeholders of the tensors that autograd saves.
+    """
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []

@@ -97,7 +97,11 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """Context manager that raises `InapplicableError` for PyTorch's error about a changed kept output."""
+    """Context manager that explains PyTorch's error about a kept output that was changed in place.
+
+    Raises:
+        InapplicableError: in place of that error.
+    """
 
     def __init__(self, context: AbstractContextManager[Any]) -> None:
         self._context = context

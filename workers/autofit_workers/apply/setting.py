@@ -44,12 +44,15 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the n
 def applied(
     knobs: Knobs, device_kind: str, conv_plan: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[Rewriting | None]:
-    """Context manager that sets flags of convolution algorithm and precision, and rewrites convolutions.
+    """Context manager that applies a knob setting's convolution algorithm and precision flags.
 
-    Yields the mode that rewrites them, None if nothing is rewritten.
+    An algorithm may be a rewrite, which computes convolutions by other PyTorch operators. Yields the function
+    mode that does so; None if nothing is rewritten.
 
     Args:
-        conv_plan: pairs of a layer and its algorithm, for `mixed`; see `Rewriting.follow`.
+        knobs: the knob setting.
+        device_kind: `cuda` or `cpu`.
+        conv_plan: pairs of a layer and its algorithm, for the algorithm `mixed`; see `Rewriting.follow`.
 
     Raises:
         UnsupportedError: the convolution algorithm or the allocator's settings have no effect on this kind
@@ -80,7 +83,9 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Context manager that switches PyTorch's attention kernels by the knobs, after checking all knobs.
+    """Context manager that leaves attention only the kernel of PyTorch that the knobs name, if they do.
+
+    All knobs are checked first.
 
     Raises:
         UnsupportedError: a knob's value has no effect on this kind of device.
@@ -179,9 +184,12 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:
-    """Model on its device, with the adapter, the kernels and the loss that the knobs name.
+    """Model with the adapter, the kernels and the loss that the knobs name.
 
-    A model that will be sharded is still on the host.
+    Args:
+        model: the model on its device, or on the host if it will be sharded.
+        knobs: the knob setting.
+        shards: whether the model will be sharded.
 
     Raises:
         InapplicableError, UnsupportedError: one of the three does not work with the model, or with this

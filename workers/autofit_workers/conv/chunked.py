@@ -20,10 +20,10 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Computes convolutions by PyTorch's own on micro-batches, one after the other, forward and backward.
+    """Computes convolutions by PyTorch's own, but on a few samples of the batch at a time.
 
     Attributes:
-        num_samples: samples of a micro-batch; the last may have fewer.
+        num_samples: number of samples at a time; the last time there may be fewer.
     """
 
     num_samples: int

@@ -81,10 +81,10 @@ class Fft:
 
 
 class _Work:
-    """Tiles of one convolution, with methods that copy tensors into tiles and results out of them.
+    """Tiles of one convolution that is computed by FFTs, with methods that copy data into and out of tiles.
 
-    A tile is a box of output pixels of the convolution with stride 1, of which larger strides keep some. It
-    is given by its first pixel, `corner`.
+    A tile is a box of output pixels, as if the convolution had stride 1; a larger stride keeps only some of
+    them. A tile is given by its first pixel, `corner`.
     """
 
     def __init__(self, image: Tensor, weight: Tensor, geometry: Geometry) -> None:
@@ -105,11 +105,14 @@ class _Work:
         return points
 
     def grouped(self, spectra: Tensor) -> Tensor:
-        """View of spectra N×channels×… as N×groups×(channels of a group)×…."""
+        """View of channels as groups: spectra N×channels×… become N×groups×(channels of a group)×…."""
         return spectra.view(len(spectra), self._geometry.groups, -1, *spectra.shape[2:])
 
     def filter_groups(self, spectra: Tensor) -> Tensor:
-        """View of filters K×(C of a group)×… as groups×(K of a group)×(C of a group)×…."""
+        """View of a weight's spectra by groups: K×C×… becomes groups×(K of a group)×C×….
+
+        K is the number of output channels, C that of the input channels of a group.
+        """
         return spectra.view(self._geometry.groups, -1, *spectra.shape[1:])
 
     def spaced_filters(self, weight: Tensor) -> Tensor:
@@ -137,7 +140,10 @@ class _Work:
         return extended
 
     def overlap(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of the input pixels that a tile needs: in the image, and in the tile."""
+        """Slices of the input pixels that a tile needs: first in the image, then in the tile.
+
+        The tile may reach beyond the image, where it has zeros.
+        """
         spans = [
             (max(0, first - padding), min(size, first - padding + side + extent - 1), first - padding)
             for first, side, extent, size, padding in zip(
@@ -151,7 +157,7 @@ class _Work:
         )
 
     def outputs_of(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of the output pixels that a tile computes: in the output, and in the tile."""
+        """Slices of the output pixels that a tile computes: first in the output, then in the tile."""
         spans = [
             (first // step, min(size, -(-(first + side) // step)), step)
             for first, side, size, step in zip(

@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """Stride, padding, dilation and groups of a forward convolution, a number for each spatial dimension.
+    """Stride, padding, dilation and groups of a convolution, with a number for each spatial dimension.
 
     Attributes:
         padding: number of zeros on each side.
@@ -46,7 +46,12 @@ class Geometry:
 
 
 def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
-    """Copy of an image padded with zeros on both sides of its spatial dimensions; itself if no padding."""
+    """Copy of an image with zeros on both sides of its spatial dimensions; the image itself without padding.
+
+    Args:
+        image: tensor whose last dimensions are spatial.
+        padding: number of zeros on each side, for each spatial dimension.
+    """
     if not any(padding):
         return image
     both_sides = [p for p in reversed(padding) for _ in range(2)]

@@ -131,7 +131,10 @@ def _matrices(weight: Tensor, groups: int) -> Tensor:
 
 
 def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """View of a padded image, …×C×spatial, as im2col columns, …×C×filter×output."""
+    """View of a padded image, …×C×spatial, that lists for each output pixel the input pixels of its filter.
+
+    Its shape is …×C×filter×output, which are the columns of im2col before they are flattened.
+    """
     num = geometry.num_dimensions
     strides = image.stride()[-num:]
     return image.as_strided(
@@ -164,9 +167,16 @@ def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
-    """Im2col columns of a tile of output pixels, copied to `buffer`.
+    """Im2col columns of the output pixels in `tile`, copied to `buffer`.
 
-    The shape is groups × (channels of a group · filter points) × output pixels.
+    Args:
+        buffer: memory for the columns.
+        places: view of one padded image, from `_places`.
+        tile: box of output pixels.
+        groups: number of groups of channels.
+
+    Returns:
+        The columns, groups × (channels of a group · filter points) × output pixels of the tile.
     """
     part = places[box(tile.slices)]
     columns = buffer[: part.numel()]
@@ -175,7 +185,13 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds gradients of im2col columns, N×C×filter×output, to the input pixels in `result`, N×C×spatial."""
+    """Adds gradients of im2col columns to the gradients of the input pixels that the columns came from.
+
+    Args:
+        result: gradient of the input, N×C×spatial, which is added to.
+        places: gradients of the columns, N×C×filter×output.
+        geometry: stride and dilation of the convolution.
+    """
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):
@@ -200,9 +216,14 @@ def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
 def _spread(
     grad: Tensor, input_shape: tuple[int, ...], filter_shape: tuple[int, ...], geometry: Geometry
 ) -> Tensor:
-    """Output's gradient, K×output, with zeros inserted between and around its pixels.
+    """Gradient of the output with zeros inserted for the stride, and added around it.
 
-    A convolution of the result with stride 1 has the shape of the input.
+    A convolution of the result with stride 1 and the mirrored filters is the gradient of the input.
+
+    Args:
+        grad: gradient of the output of one image, K×output.
+        input_shape, filter_shape: spatial shapes of the input and the filter.
+        geometry: stride, padding and dilation of the convolution.
     """
     extents = geometry.extents(filter_shape)
     shape = [size + extent - 1 for size, extent in zip(input_shape, extents, strict=True)]
@@ -220,7 +241,12 @@ def _spread(
 
 
 def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
-    """Slices, one for each dimension, of the points in `spans`, which `_overlap` returns."""
+    """Slices of the input points, one for each dimension, that the outputs in `spans` read.
+
+    Args:
+        spans: range for each dimension, from `_overlap`.
+        geometry: its stride is the distance between points.
+    """
     return tuple(
         slice(start, start + (last - first - 1) * step + 1, step)
         for (start, first, last), step in zip(spans, geometry.stride, strict=True)
@@ -228,9 +254,17 @@ def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
 
 
 def _overlap(size: int, num_outputs: int, step: int, offset: int) -> _Span:
-    """First point, first output and last output + 1, for the outputs whose point lies within `size`.
+    """Range of outputs, in one dimension, whose input point lies within the input.
 
-    The point of output number `n` is `offset + step · n`.
+    Output number `n` reads the point `offset + step · n`.
+
+    Args:
+        size: number of points of the input.
+        num_outputs: number of outputs.
+        step, offset: see above.
+
+    Returns:
+        The first point that is read, the first output that reads one, and the last such output + 1.
     """
     first = max(0, -(offset // step))
     last = min(num_outputs, (size - 1 - offset) // step + 1)

@@ -27,18 +27,18 @@ _Numbers = int | tuple[int, ...] | list[int]
 
 
 class Rewriting(TorchFunctionMode):
-    """PyTorch function mode that rewrites convolutions; calls that a rewrite cannot compute run unchanged.
+    """PyTorch function mode that computes convolutions by other operators (rewrites), such as im2col.
 
-    A layer's name, its path in the model, is known only while a model passed to `follow` runs; else it is
-    empty.
+    Calls that a rewrite cannot compute run unchanged. A layer's name, its path in the model, is known only
+    while a model passed to `follow` runs; else it is empty.
 
     Args:
         choose: returns the rewrite for a layer's name, or None to leave the layer unchanged.
-        only_followed: whether calls outside the followed models stay unchanged.
+        only_followed: whether calls outside the models passed to `follow` stay unchanged.
 
     Attributes:
         rewritten: number of rewritten calls by layer.
-        left: reason why a layer's call was left to the backend although a rewrite was chosen for it.
+        left: by layer, the reason why a call ran unchanged although a rewrite was chosen for it.
     """
 
     def __init__(self, choose: Callable[[str], Rewrite | None], *, only_followed: bool = False) -> None:
@@ -108,7 +108,7 @@ class _Call:
         )
 
     def why_not(self, rewrite: Rewrite) -> str | None:
-        """Reason why a rewrite cannot compute the call, or PyTorch would refuse it; None if it can."""
+        """Reason why `rewrite` cannot compute the call, or why PyTorch would refuse it; None if it can."""
         image, weight = self._input, self._weight
         if image.dim() - self._geometry.num_dimensions not in (1, 2) or not image.numel():
             return "its input is not a batch of images"
@@ -165,7 +165,18 @@ def _each(value: _Numbers, num_dimensions: int) -> tuple[int, ...]:
 
 
 def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """Padding of each side for `same` or `valid`, and the argument of `pad` if the sides differ."""
+    """Padding for PyTorch's names `same` and `valid`.
+
+    Args:
+        name: one of the names.
+        weight: weight of the convolution, which gives the filter's size.
+        dilation: dilation for each spatial dimension.
+
+    Returns:
+        Zeros on both sides of each dimension, and the argument of `torch.nn.functional.pad` for one more zero
+        at
+        the end of some dimensions; that argument is empty if both sides are equal.
+    """
     if name == "valid":
         return (0,) * len(dilation), []
     totals = [d * (size - 1) for d, size in zip(dilation, weight.shape[2:], strict=True)]

@@ -53,12 +53,12 @@ def _matrices(weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _flat(tensor: Tensor, geometry: Geometry) -> Tensor:
-    """View of N×channels×spatial as N×groups×(channels of a group)×points."""
+    """View of an image N×channels×spatial as N×groups×(channels of a group)×pixels."""
     return tensor.view(len(tensor), geometry.groups, -1, math.prod(tensor.shape[2:]))
 
 
 def _points(image: Tensor, geometry: Geometry) -> Tensor:
-    """Points of an image that 1×1 filters read, as N×groups×(channels of a group)×points."""
+    """Pixels of an image that 1×1 filters read, as N×groups×(channels of a group)×pixels."""
     if _is_dense(geometry):
         return _flat(image.contiguous(), geometry)
     padded = with_zeros(image, geometry.padding)
@@ -67,7 +67,13 @@ def _points(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
-    """Writes points, as `_points` returns them, to their pixels of `into`; drops points in the padding."""
+    """Writes values to the pixels of one image that 1×1 filters read, given their stride and padding.
+
+    Args:
+        into: image that is written to, channels×spatial.
+        points: values, channels×(output pixels in each dimension); those for the padding are dropped.
+        geometry: stride and padding of the convolution.
+    """
     targets, taken = [], []
     for size, num_points, step, padding in zip(
         into.shape[1:], points.shape[1:], geometry.stride, geometry.padding, strict=True

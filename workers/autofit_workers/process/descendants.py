@@ -49,7 +49,10 @@ def below(process: int) -> list[int]:
 
 
 def of_trial(leader: int) -> list[int]:
-    """Ids of a trial's living processes: its process group, and the descendants of the group's leader."""
+    """Ids of the living processes of a trial, which is one measured or predicted run.
+
+    These are the process group with the id `leader`, and all descendants of its leader.
+    """
     living = _living()
     return [each.number for each in living if each.group == leader] + [
         each.number for each in _below(leader, living) if each.group != leader
@@ -89,7 +92,7 @@ def kill_below(process: int, *, spared_group: int | None = None) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes with a mark in their environment, except this one; none without `/proc`."""
+    """Kills all processes with the text `mark` in their environment but this one; none without `/proc`."""
     _kill_all(lambda: _marked(mark))
 
 

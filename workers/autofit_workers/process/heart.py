@@ -16,19 +16,19 @@ LastWord = Callable[[Callable[[], TrialOutcome]], None]
 
 
 def unheard(_beat: Heartbeat) -> None:
-    """Ignores a heartbeat: the `Report` of a trial without a supervisor."""
+    """Ignores a heartbeat; passed as the callback for heartbeats when no supervising process listens."""
 
 
 def unsaid(_outcome: Callable[[], TrialOutcome]) -> None:
-    """Ignores an outcome: the `LastWord` of a trial without a supervisor."""
+    """Ignores a result; passed as the callback for a script that is ended early if no supervisor listens."""
 
 
 class Heart:
-    """Sender of a trial's heartbeats, which repeats the last one every half second until the answer is sent.
+    """Sender of a trial's heartbeats to its supervisor, until the trial's answer is sent.
 
-    The heartbeats come from a thread of their own, so that they go on during a long operator, which
-    releases the interpreter's lock. Lines are written whole and unbuffered: a process forked
-    in between has no buffer to write a second time.
+    The last heartbeat is repeated every half second by a thread of its own, so that heartbeats go on during a
+    long operator, which releases the interpreter's lock. Lines are written whole and unbuffered: a process
+    forked in between has no buffer to write a second time.
     """
 
     def __init__(self, pipe: int) -> None:

@@ -35,9 +35,14 @@ _CHECKPOINTS_DIFFER = (
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
-    """Returns a queue of the lines that the supervisor sends; an empty line is the last.
+    """Returns a queue that fills with the lines of the supervising process; an empty line is the last.
 
-    From now on the process adopts its descendants' orphans, so that its supervisor finds them.
+    From now on, orphaned descendants of this process become its children (`adopt_orphans`), so that its
+    supervisor finds them. Processes that it starts do not inherit the two pipes.
+
+    Args:
+        requests_fd: file descriptor of the pipe from which the lines are read.
+        answers_fd: file descriptor of the pipe for the answers.
     """
     adopt_orphans()
     for fd in (requests_fd, answers_fd):
@@ -64,7 +69,11 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
 
 
 def told(error: BaseException) -> TrialError:
-    """Returns an exception as the `TrialError` that the user of a workload sees."""
+    """Returns an exception of a trial as the `TrialError` that is shown to the user.
+
+    An error that autofit raised keeps its message. Any other is taken for the workload's own, see
+    `user_error`.
+    """
     if isinstance(error, WorkerError):
         return TrialError(kind=error.kind, message=_cut(str(error)))
     if isinstance(error, WorkloadError | InvalidTrialError):  # their messages say what is wrong
@@ -76,7 +85,10 @@ def told(error: BaseException) -> TrialError:
 
 
 def user_error(error: BaseException) -> TrialError:
-    """Returns a workload's exception as a `TrialError` in one sentence, with the line of the user's file."""
+    """Returns an exception of the user's code as a `TrialError`: one sentence, and the traceback.
+
+    The sentence names the line of the user's file, and the next step if one is known.
+    """
     message = brief_error(error)
     try:
         message += _place(error)

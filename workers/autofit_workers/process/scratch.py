@@ -30,7 +30,7 @@ _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCO
 
 
 class Scratch:
-    """Scratch folder of a script, as the command makes and removes it.
+    """Temporary folder for the files of a script that a trial runs; the autofit command makes and removes it.
 
     Attributes:
         folder: path of the folder.
@@ -47,7 +47,9 @@ class Scratch:
 
 
 class Notes:
-    """Notes in a scratch folder on files that a script makes, written by the process that runs it.
+    """Record, in a script's scratch folder, of the files that the script makes elsewhere.
+
+    The process that runs the script writes it; the autofit command removes those files afterwards.
 
     Args:
         folder: path of the scratch folder.
@@ -107,7 +109,7 @@ def _is_locked(lock: int) -> bool | None:
 
 @functools.cache
 def _sweep() -> None:
-    """Removes this user's scratch folders whose commands have ended."""
+    """Removes this user's scratch folders that earlier autofit commands left behind when they ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another command removes it
             if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
@@ -127,7 +129,11 @@ def remove(folder: str | Path) -> None:
 
 
 def _take_away(folder: Path) -> None:
-    """Removes the files and folders that the script made, except folders with files of others."""
+    """Removes the files and folders that a script made, except folders that hold files of others.
+
+    Args:
+        folder: the scratch folder, in which the files are noted.
+    """
     try:
         noted = (folder / _MADE).read_bytes().split(b"\0")[:-1]
     except FileNotFoundError:
@@ -145,9 +151,11 @@ def _take_away(folder: Path) -> None:
 
 
 def _files_since(folder: Path, moment: float) -> Iterator[Path]:
-    """Yields files that processes of the script wrote to a folder that the script made.
+    """Yields this user's regular files in a folder that were changed at `moment` or later.
 
-    These are regular files of this user, changed at `moment` or later.
+    Args:
+        folder: folder that the script made; its subfolders are not searched.
+        moment: modification time in seconds since the epoch.
     """
     for entry in os.scandir(folder):
         found = entry.stat(follow_symlinks=False)

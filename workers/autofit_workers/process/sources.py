@@ -45,9 +45,10 @@ def watch() -> None:
 
 
 def used_files() -> dict[str, str]:
-    """Digests by path of the user's files: loaded modules, and files opened since `watch`.
+    """SHA-256 digests by path of the user's files that this process used: modules, and files that it opened.
 
-    A module is digested when it is first seen here: a later change of its file does not run.
+    Opened files are known since `watch` was called. A module is digested when it is first seen here: a later
+    change of its file does not run.
     """
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

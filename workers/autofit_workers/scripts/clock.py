@@ -13,10 +13,10 @@ _SECONDS_AFTER_LOOPS = 10.0  # seconds that it may run after its loops were ende
 
 
 class Clock:
-    """Timer that ends a script which runs long after its loops ended, and abandons one that cannot be ended.
+    """Timer that ends a script which runs on for long after its training loops were ended.
 
     Args:
-        give_up: see `run_script`.
+        give_up: called in a thread if the script does not end even then; it has to end the process.
     """
 
     def __init__(self, watch: StepWatch, give_up: Callable[[], None]) -> None:

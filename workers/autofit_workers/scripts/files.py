@@ -44,10 +44,11 @@ _open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """Keeps this process, from `begin` on, from changing any file that existed before.
+    """Keeps a script from changing any file that existed before: its writes go to copies.
 
-    The process of a script ends without a call of `end`: its exit handlers and its remaining threads
-    are the script's too.
+    The protection holds for the whole process from `begin` on. A process that only runs a script need not
+    call
+    `end`: its exit handlers and its remaining threads are the script's too.
 
     Args:
         guarded: folders that belong to the user, wherever they are.
@@ -284,7 +285,12 @@ class KeptFiles:
                 self._replaced.put(owner, name, staticmethod(led) if is_static else led)
 
     def _led(self, function: Callable[..., Any], call: Call) -> Callable[..., Any]:
-        """Wrapper of `function` that replaces its path argument by the path of the script's copy."""
+        """Wrapper of `function` that passes it the path of the script's copy in place of a user's file.
+
+        Args:
+            function: library function that reads or writes a file.
+            call: describes which argument is the path, and what the function does to the file.
+        """
 
         @functools.wraps(function)
         def led(*args: Any, **kwargs: Any) -> Any:
@@ -319,7 +325,11 @@ class KeptFiles:
         return target
 
     def _filled(self, folder: str, fill: Callable[[str], Any]) -> Any:
-        """Calls `fill` with a private folder, whose files are then found in `folder`; returns its result."""
+        """Calls `fill` with a new private folder instead of `folder`, so that no file in `folder` changes.
+
+        Reads of `folder` then find the new files as well. A folder that the script itself made is passed
+        unchanged. Returns the result of `fill`, with paths in `folder`.
+        """
         real = followed(folder)
         is_own = self._places.is_free(real) and self._places.is_made(real)
         if is_own or not os.path.isdir(folder):  # noqa: PTH112
@@ -365,7 +375,12 @@ class KeptFiles:
 def _with_default(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Positional arguments with the path among them, other keyword arguments, and the path or None."""
+    """Arguments of a guarded file function, rewritten so that the path is a positional argument.
+
+    Returns:
+        Positional arguments with the path among them; the other keyword arguments; and the path, or None if
+        the call has none and the function no default.
+    """
     path = kwargs.get(call.keyword) if call.position >= len(args) else args[call.position]
     if path is None and call.default is not None:
         path = os.path.expanduser(call.default)  # noqa: PTH111

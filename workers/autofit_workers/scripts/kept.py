@@ -14,9 +14,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class KeptIn:
-    """Remembers which line of code last added to each container, while the script makes steps.
+    """Remembers, for each container, the line of the script that last added to it.
 
-    Containers filled before the steps do not grow. No container is referenced, so that none is kept alive.
+    Lists, sets, dictionaries and deques are followed, and only while the script makes steps: containers
+    filled before do not grow. No container is referenced, so that none is kept alive.
     """
 
     def __init__(self) -> None:

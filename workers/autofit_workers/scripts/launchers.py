@@ -38,7 +38,7 @@ _SPAWNING = ("spawn", "start_processes")
 
 
 class _Over:
-    """Stand-in for the result of `mp.spawn` (its process context), after one rank ran in this process."""
+    """Stand-in for the result of `mp.spawn(join=False)`; its one rank has already run in this process."""
 
     def join(self, *_args: Any, **_kwargs: Any) -> bool:
         return True
@@ -48,11 +48,12 @@ class Launchers:
     """Replaces every launcher of a script's ranks, such as torchrun, by a run of one rank in this process.
 
     Args:
-        name: name of the script.
-        ranks: record of the ranks, which gets the number that a launcher starts.
+        name: name of the script, for messages.
+        ranks: record of the ranks, which is told how many a launcher starts.
         refuse: ends the script with an error.
-        note: called with a sentence for the reader of the answer.
-        program: the script's file or module, and a function that runs it in place of Python.
+        note: called with a sentence for the user.
+        program: name of the script's file or module, and a function that runs it; called where a launcher
+            would start Python with it.
     """
 
     def __init__(

@@ -142,7 +142,10 @@ class _Watched(ast.NodeTransformer):
         return self._kept(node, node.target)
 
     def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
-        """Statement followed by a call that reports its addition to a container, if that has a name."""
+        """Returns a statement that adds to a container, followed by a call that reports the addition.
+
+        The statement alone is returned if the container is neither a variable nor an attribute.
+        """
         if not isinstance(container, ast.Name | ast.Attribute):
             return node
         read = copy.deepcopy(container)
@@ -156,7 +159,7 @@ class _Watched(ast.NodeTransformer):
 
 
 def _decide(names: set[str], body: list[ast.stmt]) -> bool:
-    """Whether any of `names` occurs in the condition of an `if` statement in `body`."""
+    """Whether the condition of any `if` statement in `body` uses one of the variables `names`."""
     conditions = (each.test for part in body for each in ast.walk(part) if isinstance(each, ast.If))
     named = (each.id for test in conditions for each in ast.walk(test) if isinstance(each, ast.Name))
     return any(name in names for name in named)

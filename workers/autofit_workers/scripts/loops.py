@@ -41,16 +41,16 @@ _Function = TypeVar("_Function")
 
 @dataclass(eq=False, slots=True)
 class _Loop:
-    """Running loop of a script, or running data loader, with counts of its iterations and steps.
+    """Running loop of a script's code, or running data loader, with counts of its iterations and steps.
 
     Attributes:
-        site: key that identifies the loop in all epochs; for a data loader its batch sampler.
+        site: key of the place in the code, equal in all epochs; for a data loader its batch sampler.
         length: number of iterations of the loop; None if unknown.
         num_rounds: number of iterations that began.
-        num_stepped: number of iterations that made steps.
-        num_steps: number of steps that the iterations made.
-        last_stepped: the last iteration that made a step.
-        is_ended: whether the loop ends with this iteration.
+        num_stepped: number of iterations in which the script made at least one step.
+        num_steps: number of steps in all iterations.
+        last_stepped: number of the last iteration in which the script made a step.
+        is_ended: whether autofit ends the loop after this iteration.
         shapes: shapes of the last batches of a loader.
         lives: bytes of all live allocations after each of the last iterations.
     """
@@ -232,11 +232,14 @@ class Loops:
         owner.__iter__ = iterated
 
     def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
-        """Yields the values of a `for` loop's iterations, until the loop is ended.
+        """Yields the values of a `for` loop of the script, until autofit ends the loop.
 
         Args:
-            decides: whether the loop's variables are used in a condition: then its last iteration runs too,
-                once.
+            values: iterable of the loop.
+            site: key of the place of the loop in the code.
+            decides: whether an `if` in the loop uses the loop's variables, as code for the last step does.
+                The
+                last iteration is then run as well, once for each `site`.
         """
         loop = _Loop(site, _length(values))
         running = self._running.loops
@@ -268,11 +271,19 @@ class Loops:
         return True
 
     def may_reach(self, site: Hashable, phase: str) -> None:
-        """Records that the code at `site` would begin a phase, such as evaluation."""
+        """Records that the script has code for another phase than training, such as evaluation.
+
+        Args:
+            site: place of the code that would begin the phase.
+            phase: name of the phase, for messages.
+        """
         self._unreached[site] = phase
 
     def reached(self, site: Hashable, function: _Function) -> _Function:
-        """Records that the code at `site`, which begins a phase, runs; returns the `function` it calls."""
+        """Records that the code at `site`, which begins a phase, runs; returns `function` unchanged.
+
+        The call is inserted into the script's code around the function that begins the phase.
+        """
         self._unreached.pop(site, None)
         return function
 
@@ -280,7 +291,9 @@ class Loops:
         """Counts a finished step in the running loops; ends these loops once enough steps were made.
 
         Args:
-            counts: whether the step is one of the optimizer that makes the most.
+            counts: whether the step adds to the script's number of steps; with several optimizers only the
+                steps
+                of the one that makes the most do.
             is_enough: whether enough steps were seen, so that the loops around this step end.
 
         Returns:
@@ -316,7 +329,10 @@ class Loops:
         return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
 
     def _nest_of_steps(self) -> list[_Loop]:
-        """Loops around the steps, from the outermost to the first in which several iterations made steps."""
+        """Loops around the script's steps, outermost first.
+
+        The innermost is the first in which several iterations made steps; loops within it belong to one step.
+        """
         nest: list[_Loop] = []
         for loop in self._running.loops:
             if loop.num_steps:
@@ -344,7 +360,16 @@ def _length(values: Any) -> int | None:
 
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
-    """Yields the value of a loop's last iteration, from `value`; nothing if unknown or already run."""
+    """Yields the value that the last iteration of an ended loop would have had.
+
+    Yields nothing if that value cannot be told or its iteration has run. It can be told for `range` and
+    `enumerate`, also within a progress bar.
+
+    Args:
+        values: iterable of the loop.
+        loop: the loop, with its length and number of iterations so far.
+        value: value of the iteration after which the loop was ended.
+    """
     inner = getattr(values, "iterable", values)  # the iterable of a progress bar
     if loop.length is None or loop.num_rounds >= loop.length:
         return

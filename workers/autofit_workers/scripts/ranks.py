@@ -17,12 +17,12 @@ MEASURED_ALONE = (
 
 
 class Ranks:
-    """Number of ranks that a script was started as, and the rank that this process runs.
+    """Number of ranks that a script was started as, and the one rank that this process runs.
 
     Args:
-        name: name of the script.
+        name: name of the script, for messages.
         refuse: ends the script with an error.
-        asked: rank to run; None if only one process is allowed.
+        asked: number of the rank that the user wants to run; None if the script may start only one process.
 
     Attributes:
         num_ranks: number of ranks on all machines.
@@ -43,9 +43,13 @@ class Ranks:
         return self.rank % self.num_local
 
     def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
-        """Records that `num_ranks` ranks start; ends the script if it may not, or the asked rank is missing.
+        """Records that a launcher starts the script as `num_ranks` ranks.
+
+        Ends the script if it may start only one process, or if the rank that the user asked for is not among
+        them.
 
         Args:
+            num_ranks: number of ranks on all machines.
             num_local: number of ranks on each machine.
             launcher: name of the launcher, for messages.
         """

@@ -184,7 +184,7 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
 
 
 def _accept(watch: StepWatch, error: Exception) -> None:
-    """Notes that a script failed after enough steps were seen; raises its error if they were too few."""
+    """Notes for the user that a script failed after enough steps were seen; else raises its error."""
     if not watch.has_enough:
         raise error
     if isinstance(error, StopIteration) and watch.loops is not None:

@@ -38,23 +38,23 @@ class StepWatch:
     """Counts a script's steps and ends the script after enough of them.
 
     Args:
-        batches: object that gets the inputs of models.
+        batches: finds the batch size from the inputs of the models.
         num_steps: number of steps after which the script is ended.
-        follower: object that is called for each event of the training.
-        follows_modules: whether `follower` is called for every forward pass; else modules are watched
-            only until the batch is seen.
-        loops: loops of the script, which end after those steps, so that the script goes on with the code
-            after them; None to end the script itself.
+        follower: observer with a method for each event of the training.
+        follows_modules: whether the follower is called for every forward pass; else modules are watched
+            only until the batch size is found.
+        loops: loops of the script. They are ended after `num_steps` steps, and the script goes on with the
+            code after them. None to end the script itself.
 
     Attributes:
         num_steps: number of steps made so far, by the optimizer that made the most.
         has_ended: whether the script was ended.
-        refusal: error that ended the script, if it cannot be followed.
+        refusal: error for which the script was ended, if it does something that cannot be predicted.
         on_end: called once, when the script is ended.
         on_loops_ended: called once, when its loops are ended.
-        is_late: whether to end the script at the next pass or step.
+        is_late: whether to end the script at its next forward pass or step.
         is_to_end: whether the script ended by itself.
-        notes: sentences that the reader of the answer has to know.
+        notes: sentences for the user.
     """
 
     def __init__(
@@ -262,7 +262,12 @@ class StepWatch:
         self._go_on(counts=counts, is_enough=is_enough)
 
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
-        """Decides after a step whether the script goes on, its loops are ended, or the script is ended."""
+        """Decides after a step whether the script goes on, its loops are ended, or the script is ended.
+
+        Args:
+            counts: whether the step adds to the script's number of steps; see `Loops.stepped`.
+            is_enough: whether the requested number of steps was made.
+        """
         if not self._is_past_loops:
             is_enough = is_enough and not self._follower.wants_more(self.kind)
         loops = self.loops
@@ -281,7 +286,10 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends a script that cannot be followed; the trial fails unless enough steps were seen before."""
+        """Ends a script that does something that cannot be predicted.
+
+        The trial fails with `error`, unless enough steps were seen before; then the error becomes a note.
+        """
         if not self.has_ended:
             if self.has_enough:
                 self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")
@@ -290,7 +298,7 @@ class StepWatch:
         self._end()
 
     def leave(self) -> None:
-        """Stops counting steps from now on, even if the script cannot be ended."""
+        """Ends the observation for good, also if the script itself runs on because it cannot be ended."""
         if not self.has_ended:
             self.has_ended = True
             self._follower.ended()

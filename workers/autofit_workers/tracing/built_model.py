@@ -15,7 +15,10 @@ _OF_TRANSFORMERS = "hf:"
 
 
 class BuiltModel:
-    """Builds a model, and remembers its class and number of parameters before knobs change the model."""
+    """Wrapper of a function that builds a model; remembers the model's class and number of parameters.
+
+    Both are taken right after building, before knobs such as an adapter change the model.
+    """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
@@ -30,9 +33,13 @@ class BuiltModel:
         return model
 
     def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
-        """Description of the built model for its trace.
+        """Description of the built model, to be stored with its trace.
 
         Input shapes are only included for transformers models, whose batches autofit makes.
+
+        Args:
+            ref: reference by which the workload was loaded.
+            make_batch: makes a batch, whose shapes are described.
         """
         is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
         batch = make_batch(1, torch.device("meta")) if is_ours else {}

@@ -21,7 +21,7 @@ Unpredictable = DataDependentOutputException, DynamicOutputShapeException, Unsup
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Context that replaces a fake device's errors by errors with messages for the user.
+    """Context that replaces errors of fake tensors by errors with messages for the user.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.

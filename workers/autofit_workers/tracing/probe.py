@@ -286,7 +286,7 @@ def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, record
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
-    """Note for the user on memory of a named optimizer's step that the trace omits; empty if none."""
+    """Note for the user on memory that a named optimizer's step takes beyond the trace; empty if none."""
     optimizer = workload.optimizer if workload.mode == "train" else None
     said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
     return (f"{optimizer}: {said}",) if said else ()
@@ -294,9 +294,14 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[None]:
-    """Context in which this process is one rank of a fake process group, if the model is sharded.
+    """Context in which this process is one rank of a fake process group, if parallelism shards the model.
 
     Plain DDP needs no group, as `DataParallel` simulates it.
+
+    Args:
+        spec: description of the trial.
+        ranks: kinds of parallelism, applied to this process.
+        recorder: records the memory that the libraries of the kinds allocate.
     """
     setup = spec.setup
     if not setup.parallel.shards:
@@ -351,7 +356,13 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
 
 
 def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
-    """Moves a model to the fake device, or its layers to several devices as `dealt` assigns them."""
+    """Moves a model to the fake device.
+
+    Args:
+        model: the model, on the host.
+        dealt: assignment of its modules to several GPUs; None to move all to one.
+        mode: the fake device.
+    """
     if dealt is None:
         fake_device.move_to_device(mode, model, then=quantize)
         return

@@ -23,10 +23,10 @@ _OWN = ("new_tokens", "cache", "num_beams")  # knobs without effect in other mod
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Generates tokens from a batch of prompts, in place of a workload's loss.
+    """Function that generates tokens from a batch of prompts; takes the place of a workload's loss.
 
     Args:
-        knobs: the number of tokens, the cache and the number of beams.
+        knobs: knob setting, of which the number of new tokens, the KV cache and the number of beams are used.
         name: name of the workload, for messages.
     """
 

@@ -36,7 +36,12 @@ def _named_output_layer(model: nn.Module) -> nn.Module | None:
 
 
 def _last_of_its_shape(model: nn.Module, matrices: Collection[nn.Parameter]) -> nn.Module | None:
-    """Module that has the last matrix; None if other matrices have its shape, or there are none."""
+    """Module with the model's last weight matrix, if no other matrix has its shape; else None.
+
+    Args:
+        model: the model.
+        matrices: its weight matrices.
+    """
     last = next(reversed([*matrices]), None)
     if last is None or sum(matrix.shape == last.shape for matrix in matrices) > 1:
         return None

@@ -21,9 +21,10 @@ _Optimizers = tuple[torch.optim.Optimizer, ...]
 
 
 def make_in_backward(workload: Workload, model: nn.Module, implementation: str = "default") -> _Optimizers:
-    """Makes an optimizer for each trained parameter, with a hook that steps it in backward.
+    """Makes an optimizer for each trained parameter, with a hook that steps it once its gradient is complete.
 
     Args:
+        workload: workload whose optimizer, a name or a function, makes them.
         model: the model, already on the device that it is trained on.
         implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 

@@ -18,7 +18,10 @@ from autofit_workers.workload.workload import Workload
 
 
 def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
-    """Workload of a trial, in which knobs and setup replace the workload's own choices.
+    """Copy of a workload in which a trial's knobs and setup replace the workload's own choices.
+
+    A trial is one run, predicted or measured; knobs are values such as the optimizer or the sequence length;
+    the setup has the mode and the kind of batches.
 
     Raises:
         NoBatchKindsError: the worst batch is asked for, and the workload has one kind of batch.

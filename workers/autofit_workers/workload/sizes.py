@@ -15,7 +15,14 @@ _KEYWORD = "size"
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
-    """Functions of a workload for samples of `size`: `make_batch`, and `build_model` if it takes a size.
+    """Functions of a workload, by attribute name, that make samples of `size`, such as tokens.
+
+    These are `make_batch`, and `build_model` if it takes a size.
+
+    Args:
+        workload: the workload.
+        size: size of a sample.
+        allows_long: whether the size may exceed the largest that the model was made for.
 
     Raises:
         InapplicableError: the workload makes samples of one size, or its model was made for shorter ones.
@@ -44,9 +51,12 @@ def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Call
 
 
 def sample_size(workload: Workload, size: int | None) -> SampleSize | None:
-    """Size of a workload's samples, with multiple and maximum; None if only one size is possible.
+    """Size of a workload's samples, such as 512 tokens, with its rounding multiple and maximum.
+
+    None if the workload makes samples of one size only.
 
     Args:
+        workload: the workload.
         size: the size that was asked for; None for the workload's own.
     """
     taken = keyword(workload.make_batch, _KEYWORD)

@@ -27,12 +27,13 @@ def no_phase(_name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One forward and backward pass of an accumulated optimizer step.
+    """Place of one forward and backward pass in an optimizer step that accumulates gradients.
 
     Attributes:
         number: number of the pass in the step, from 1.
         num_passes: number of passes that are run before the optimizer steps.
-        num_batches: number of batches that the step stands for; gradients are the mean over them.
+        num_batches: number of batches whose gradients a real step accumulates; may be more than the passes
+            that are run. The loss is divided by it.
     """
 
     number: int = 1
@@ -52,7 +53,7 @@ WHOLE = Part()
 
 
 def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
-    """Passes that each optimizer step of a trial runs, in order."""
+    """Passes that each optimizer step of a trial (one predicted or measured run) makes, in order."""
     num_batches = spec.knobs.num_batches(spec.batch_size)
     num_passes = spec.knobs.num_passes(spec.batch_size)
     return tuple(
@@ -101,14 +102,25 @@ def train_step(
     """Runs one training step: drops gradients, then forward, loss, backward, optimizer.
 
     For an accumulated step it runs one pass: gradients are dropped before the first pass only, and the
-    optimizer steps after the last.
+    optimizer steps after the last. A workload's own `step` runs under autocast as a whole, and drops and
+    scales
+    its gradients itself.
 
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises. `scaler` scales the
-    loss and calls the optimizer's step. `clip_grad_norm` is the norm that unscaled gradients are clipped to
-    before it. With `in_backward`, hooks step the optimizer and drop the gradients. `phase` is
-    called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
-    autocast as a whole and drops and scales its gradients itself; only its beginning (`forward`) is
-    reported.
+    Args:
+        workload: has the loss, or its own step.
+        model: the model, on its device.
+        optimizer: its optimizer or optimizers.
+        batch: batch of the step, or of the pass.
+        autocast: makes the context of the forward pass and the loss.
+        scaler: scales the loss and calls the optimizer's step.
+        set_to_none: whether gradients are freed when they are dropped; else they are set to zero.
+        clip_grad_norm: norm to which unscaled gradients are clipped before the optimizer's step; None for
+            none.
+        in_backward: whether hooks step the optimizer and drop the gradients during backward.
+        phase: called with `forward`, `backward` and `optimizer` as each begins; for a workload's own step
+            with
+            `forward` only.
+        part: which pass of an accumulated step this is; by default the only one.
     """
     phase("forward")
     if workload.step is not None:

@@ -172,12 +172,12 @@ class Workload:
 
     @property
     def has_batch_kinds(self) -> bool:
-        """Whether `make_batch` takes a keyword `kind`."""
+        """Whether `make_batch` takes a keyword `kind`, for typical or worst-case batches."""
         return keyword(self.make_batch, "kind") is not None
 
     @property
     def has_batch_layouts(self) -> bool:
-        """Whether `make_batch` takes a keyword `layout`."""
+        """Whether `make_batch` takes a keyword `layout`, such as `packed` sequences."""
         return keyword(self.make_batch, "layout") is not None
 
 

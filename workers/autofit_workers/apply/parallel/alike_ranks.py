@@ -19,12 +19,15 @@ from autofit_workers.spec.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
-    """Groups of alike ranks, in the order of the first rank of each; empty if all ranks are alike.
+    """Groups of ranks that hold equally large shards and run alike, so that one of each has to be predicted.
 
-    It takes about 100 seconds for a million ranks, and proportionally less for fewer.
+    The groups are in the order of their first ranks; the result is empty if all ranks are alike. It takes
+    about
+    100 seconds for a million ranks, and proportionally less for fewer.
 
     Args:
         model: any rank's part of the model.
+        parallel: parallelism of the ranks.
     """
     ranks_of = collections.defaultdict(list)
     sizes = _sizes_of_shards(model)
@@ -39,9 +42,9 @@ def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks,
 
 
 def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
-    """Functions from a rank's mesh coordinates to its number of elements of a parameter.
+    """Functions that return how many elements of a parameter a rank holds, from the rank's mesh coordinates.
 
-    There is one for each combination of shape and placement among the parameters.
+    There is one for each combination of shape and placement among the sharded parameters.
     """
     from torch.distributed.tensor import DTensor
 

@@ -52,11 +52,14 @@ STRATEGY = ContextParallelRanks
 
 
 class Context:
-    """Context parallelism of one rank; its steps run in the context manager `sharing`.
+    """Context parallelism of one rank: each batch is cut to the rank's part of the sequences.
+
+    Steps have to run in the context manager `sharing`.
 
     Args:
         model: the model; if it is one of transformers, it attends without masks from now on.
         parallel: parallelism of the ranks, whose process group exists.
+        device_kind: `cuda` or `cpu`.
     """
 
     def __init__(self, model: torch.nn.Module, parallel: Parallel, device_kind: str) -> None:
@@ -101,7 +104,15 @@ class Context:
         return self._mesh
 
     def _sequences(self, batch: Any) -> list[torch.Tensor]:
-        """Tensors of a batch that hold sequences: dimension 1 is as long as the first integer tensor's."""
+        """Tensors of a batch that hold sequences, which run along dimension 1.
+
+        The first integer tensor, such as the tokens, gives their length; other tensors of that length belong
+        to
+        them.
+
+        Raises:
+            InapplicableError: there is no such tensor, or the ranks cannot divide its length.
+        """
         found = [each for each in tensors_of(batch) if each.dim() > _SEQUENCE]
         lengths = [each.size(_SEQUENCE) for each in found if not each.is_floating_point()]
         if not lengths:
@@ -120,12 +131,17 @@ class Context:
 
 @contextmanager
 def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
-    """Context manager that checks each call of attention, and adds an entry to `calls` for it.
+    """Context manager that refuses attention calls which ring attention cannot compute.
 
-    It refuses calls that ring attention cannot compute, and disables the math kernel.
+    It also disables the math kernel.
 
     Args:
+        parallel: parallelism of the ranks, for messages.
         num_places: number of positions of a sequence that this rank has.
+        calls: gets an entry for each call of attention.
+
+    Raises:
+        InapplicableError: the model makes such a call.
     """
     functional: Any = torch.nn.functional
     attend: Callable[..., Any] = getattr(functional, _ATTENTION)

@@ -37,7 +37,10 @@ class DataParallelRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Methods of `DistributedDataParallel` (torch/nn/parallel/distributed.py) that allocate gradients."""
+        """Methods of `DistributedDataParallel` that allocate gradients, with that category for their memory.
+
+        Source: torch/nn/parallel/distributed.py.
+        """
         return {
             DistributedDataParallel: {
                 "_ddp_init_helper": Category.GRADIENT,

@@ -75,7 +75,13 @@ STRATEGY = DeviceMapCards
 
 
 def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str, int]:
-    """Card number by path of a part of the model, as transformers or accelerate would assign it."""
+    """Number of the GPU for each part of a model, by path, as transformers or accelerate would assign it.
+
+    Args:
+        model: the model, on the host.
+        num_cards: number of GPUs.
+        base: type of the base weights (the knob `base`), which decides their sizes; None for their own.
+    """
     accelerate: Any = imported("accelerate", f"--parallel {DEVICE_MAP}", "a way of dealing out layers")
     room: dict[int | str, int] = dict.fromkeys(range(num_cards), _ROOM)
     with _silent():
@@ -137,7 +143,12 @@ def _card(number: int) -> torch.device:
 
 
 def _number_of(path: str, found: Mapping[str, int]) -> int:
-    """Card number of a module by its path; the first card if the device map does not cover it."""
+    """Number of the GPU that a module is on, by its path; the first one if the device map does not cover it.
+
+    Args:
+        path: path of the module in the model.
+        found: device map, the number of a GPU by path.
+    """
     parts = path.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((found[prefix] for prefix in prefixes if prefix in found), min(found.values()))

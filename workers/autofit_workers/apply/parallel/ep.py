@@ -61,11 +61,11 @@ STRATEGY = ExpertParallelRanks
 
 
 def _plan_of(model: Any) -> dict[str, str]:
-    """Transformers' plan of a model's experts: parallel style by module or parameter name.
+    """Plan by which transformers divides a model's experts: a parallel style by module or parameter name.
 
     Raises:
-        InapplicableError: the model has no plan of experts.
-        MissingLibraryError: transformers is too old.
+        InapplicableError: the model has no plan for experts.
+        MissingLibraryError: the installed transformers is too old.
     """
     name = type(model).__name__
     if not hasattr(model, "config") or not hasattr(model, "base_model_prefix"):
@@ -86,7 +86,13 @@ def _plan_of(model: Any) -> dict[str, str]:
 
 
 def _require_divided(model: torch.nn.Module, plan: dict[str, str], degree: int) -> None:
-    """Raises `InapplicableError` if the ranks cannot all have the same number of experts."""
+    """Raises `InapplicableError` if `degree` ranks cannot all have the same number of experts.
+
+    Args:
+        model: the model.
+        plan: parallel style by parameter name; see `_plan_of`.
+        degree: number of ranks that share the experts.
+    """
     numbers = {
         len(parameter) for name, parameter in model.named_parameters() if plan.get(name) == _OF_EACH_EXPERT
     }

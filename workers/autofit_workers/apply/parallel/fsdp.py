@@ -78,7 +78,7 @@ class FullyShardRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Methods of `FSDPParamGroup`, each with the category of the memory that it allocates.
+        """Methods of `FSDPParamGroup`, each with the category under which the memory it allocates is listed.
 
         Gradients that outlive the step get their category later. Source:
         torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.

@@ -55,7 +55,10 @@ class FirstFsdpRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Memory category by method of `FlatParamHandle` (torch/distributed/fsdp/_flat_param.py)."""
+        """Methods of `FlatParamHandle`, each with the category under which the memory it allocates is listed.
+
+        Source: torch/distributed/fsdp/_flat_param.py.
+        """
         from autofit_workers.pytorch.shards import FlatParamHandle
 
         return {

@@ -40,7 +40,7 @@ def join(device: torch.device, deadline_seconds: float) -> None:
 
 
 def agreed(wish: bool) -> bool:
-    """Whether `wish` is true on all ranks; without a process group, `wish` of this process."""
+    """Whether `wish` is true on all ranks, found by a collective; without a process group, `wish` itself."""
     distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return wish

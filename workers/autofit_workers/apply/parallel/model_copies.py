@@ -49,6 +49,9 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Tensor on the device `meta`, made outside all active modes; floating-point ones require gradients."""
+    """Tensor on the device `meta`, made outside all active modes.
+
+    It requires gradients if its dtype is a floating-point one.
+    """
     with disable_current_modes():
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

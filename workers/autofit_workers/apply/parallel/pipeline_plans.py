@@ -31,19 +31,35 @@ WRITE_IT_SO = (
 
 
 class Call(ABC):
-    """Base of the calling conventions of a model in stages: inputs, exchanged shapes, and loss."""
+    """Base of the ways to call a model that is cut into stages: what its stages take, exchange and return."""
 
     @abstractmethod
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
-        """First stage's input, every stage's keyword arguments, and the loss target, from a batch."""
+        """Arguments for a pipeline's stages that a batch gives.
+
+        Returns:
+            The first stage's input; keyword arguments for every stage; and the target of the loss.
+        """
 
     @abstractmethod
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Input and output of stage `number` for one microbatch, as tensors on the device `meta`."""
+        """Shapes that a stage takes and returns for one microbatch, as tensors on the device `meta`.
+
+        Args:
+            number: number of the stage, from 0.
+            num_stages: number of stages.
+            inputs: the first stage's input for one microbatch.
+        """
 
     @abstractmethod
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
-        """Loss of a microbatch."""
+        """Loss of a microbatch, from the last stage's output.
+
+        Args:
+            workload: workload whose loss is computed.
+            output: output of the last stage.
+            target: target of the loss for the microbatch, from `parts`.
+        """
 
 
 class Plan(ABC):
@@ -59,10 +75,10 @@ class Plan(ABC):
 
     @abstractmethod
     def stage(self, number: int, num_stages: int) -> nn.Module:
-        """Copy of the model that has the parts of one stage only."""
+        """Copy of the model that has only the parts of stage `number`, counted from 0, of `num_stages`."""
 
     def of_stage(self, number: int, num_stages: int) -> range:
-        """Range of indices of the repeated blocks that stage `number` has."""
+        """Range of the indices of the repeated blocks that stage `number`, counted from 0, has."""
         each, more = divmod(len(self.blocks), num_stages)
         start = number * each + min(number, more)
         return range(start, start + each + (number < more))
@@ -73,7 +89,7 @@ class Plan(ABC):
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """Plan by which a model is cut into stages: transformers' own, or that of the model's `pp_plan`.
+    """Plan by which a model is cut into pipeline stages, from transformers or from the model's `pp_plan`.
 
     Raises:
         InapplicableError: the model has no plan.

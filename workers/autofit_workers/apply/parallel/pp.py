@@ -71,7 +71,13 @@ def _require_applicable(parallel: object, knobs: Knobs, workload: Workload) -> N
 
 
 def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) -> Pipelined:
-    """Module of the pipeline stages of `model` that `rank` runs, without the other ranks' stages.
+    """Pipeline stages of `model` that one rank runs, as one module without the other ranks' stages.
+
+    Args:
+        model: the whole model.
+        pipeline: numbers of ranks and stages, and the schedule.
+        rank: number of the rank in the pipeline.
+        workload: workload whose loss the last stage computes.
 
     Raises:
         InapplicableError: the model has no plan for a pipeline, or fewer blocks than there are stages.
@@ -90,15 +96,16 @@ def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) ->
 
 
 class Pipelined(ScheduledModel):
-    """A rank's pipeline stages as one module, with the schedule that runs them.
+    """One rank's pipeline stages as one module, with the schedule that runs them.
 
     Args:
         stages: the rank's stages, by number.
         plan: the plan by which the stages were cut.
+        pipeline: numbers of ranks, stages and microbatches, and the schedule.
         workload: workload whose loss is computed from the output of the last stage.
 
     Attributes:
-        pipeline: the argument of that name.
+        pipeline: the pipeline that was given.
         group: the process group of the pipeline; None for all ranks.
     """
 

@@ -27,10 +27,15 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """One rank of a trial, to which all kinds of its parallelism are applied; no effect in a single process.
+    """Process that is one of several ranks, with all kinds of their parallelism applied to its model.
+
+    Without parallelism the methods have no effect.
+
+    Args:
+        parallel: kinds of parallelism of all ranks, with their degrees.
 
     Attributes:
-        parallel: the argument of that name.
+        parallel: the parallelism that was given.
         brings_model: whether an engine, such as DeepSpeed's, moves the model to the device.
     """
 
@@ -40,13 +45,14 @@ class Ranks:
         self.brings_model = any(each.brings_model for each in self._strategies)
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Raises `InapplicableError` for a trial that ranks of this parallelism cannot run.
+        """Checks that ranks of this parallelism can run a trial (one predicted or measured run).
 
         Args:
-            workload: the workload, with the overrides of the trial.
+            spec: description of the trial.
+            workload: its workload, in which the trial's knobs are applied.
 
         Raises:
-            InapplicableError: this parallelism does not support the mode, a knob or the probe.
+            InapplicableError: this parallelism does not support the mode, a knob, or measuring.
         """
         parallel, base = self.parallel, spec.knobs.base
         if not parallel:
@@ -86,7 +92,7 @@ class Ranks:
 
     @property
     def followed(self) -> tuple[Followed, ...]:
-        """Methods of library classes with the category of the memory that they allocate, for each kind.
+        """Methods of library classes, each with the category under which the memory it allocates is listed.
 
         See `Strategy.followed`.
         """
@@ -103,7 +109,11 @@ class Ranks:
         return model
 
     def dealt(self, model: torch.nn.Module, base: str | None) -> Dealt | None:
-        """Assignment of a model's modules to several devices; None if there is one device.
+        """Assignment of a model's modules to several GPUs of this process; None if one GPU has them all.
+
+        Args:
+            model: the model.
+            base: type of its base weights (the knob `base`), which decides their sizes; None for their own.
 
         Raises:
             InapplicableError, MissingLibraryError: see `Strategy.dealt`.
@@ -112,9 +122,11 @@ class Ranks:
         return next((dealt for dealt in found if dealt is not None), None)
 
     def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
-        """Model with only this rank's shards, which is sharded and moved to the device block by block.
+        """Model with only this rank's shards; it is sharded and moved to the device block by block.
 
         Args:
+            model: the model, on the host.
+            device_kind: `cuda` or `cpu`.
             precision: value of the knob; with amp, some kinds cast parameters to autocast's type.
 
         Raises:
@@ -164,10 +176,12 @@ class Ranks:
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
         """Model wrapped for measured steps, for example in DDP.
 
-        Also seeds this rank's random numbers, equally on ranks that share batches.
+        Also seeds this rank's random numbers: ranks that share batches get the same seed, others the next
+        ones.
 
         Args:
-            first_seed: seed of the first such ranks.
+            model: the model, on its device.
+            first_seed: seed of the first group of ranks that share batches.
         """
         if not self.parallel:
             return model
@@ -183,6 +197,8 @@ class Ranks:
 
         Args:
             model: the model, on the host.
+            optimizers: optimizers of its parameters.
+            knobs: the knob setting.
             batch_size: number of samples per rank in each of the batches that a step accumulates.
 
         Raises:
@@ -216,7 +232,10 @@ class Ranks:
 
 
 def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
-    """Parts of a model that are sharded separately: pipeline stages, or the model; with repeated blocks."""
+    """Parts of a model that are sharded separately: its pipeline stages, or else the whole model.
+
+    Each part is followed by its repeated blocks.
+    """
     if isinstance(model, ScheduledModel):
         return model.parts
     return ((model, [block for _, block in repeated_blocks(model)]),)

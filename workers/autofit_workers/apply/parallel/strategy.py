@@ -50,7 +50,7 @@ class Dealt(NamedTuple):
 
 
 class Placement:
-    """Mesh, device kind and parameter type for distributing a model over ranks.
+    """Mesh, device kind and parameter dtype by which a model is distributed over ranks.
 
     Args:
         parallel: parallelism of all ranks, whose process group must exist when the mesh is used first.
@@ -97,13 +97,15 @@ class Engine(ABC):
 
 
 class Strategy:
-    """Base of the kinds of parallelism; a hook that a kind does not override does nothing.
+    """Base of the kinds of parallelism, such as FSDP: what each does to a model, a batch and a step.
+
+    A method that a kind does not override does nothing.
 
     Args:
         parallel: parallelism of all ranks, which includes this kind.
 
     Attributes:
-        brings_model: whether the kind's engine, and not the trial, moves the model to the device.
+        brings_model: whether the kind's engine moves the model to the device; else the trial does.
     """
 
     brings_model: ClassVar[bool] = False
@@ -112,21 +114,27 @@ class Strategy:
         self.parallel = parallel
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Raises `InapplicableError` for a trial that this kind of parallelism cannot run.
+        """Checks that this kind of parallelism can run a trial (one predicted or measured run).
 
         Args:
-            workload: the workload, with the overrides of the trial.
+            spec: description of the trial.
+            workload: its workload, in which the trial's knobs are applied.
 
         Raises:
             InapplicableError: this kind does not support the mode, a knob or the device.
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether this kind can distribute weights that are quantized by the value `_base` of the knob."""
+        """Whether ranks can shard weights quantized as `_base`, a value of the knob `base`, says."""
         return False
 
     def join(self, device_kind: str) -> None:
-        """Prepares this process, in the joined process group, for this kind, until the process ends.
+        """Prepares this process for this kind of parallelism, until the process ends.
+
+        The process must have joined the process group of all ranks.
+
+        Args:
+            device_kind: `cuda` or `cpu`.
 
         Raises:
             MissingLibraryError: a library is not installed here.
@@ -145,19 +153,24 @@ class Strategy:
         return model
 
     def dealt(self, _model: torch.nn.Module, _base: str | None) -> Dealt | None:
-        """Assignment of a model's modules to several devices; None if there is one device.
+        """Assignment of a model's modules to several GPUs of this process; None if one GPU has them all.
 
         Args:
+            _model: the model.
             _base: value of the knob `base`, which names the type of the model's own weights.
 
         Raises:
-            InapplicableError: the model cannot be distributed over the devices.
+            InapplicableError: the model cannot be distributed over the GPUs.
             MissingLibraryError: a library is not installed here.
         """
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """Model, prepared or wrapped as a whole, before its parts are sharded one after the other.
+        """Model prepared or wrapped as a whole, before its parts are sharded one after the other.
+
+        Args:
+            model: the model, on the host.
+            _placement: mesh, device kind and dtype.
 
         Raises:
             InapplicableError: this kind cannot distribute the model.
@@ -209,9 +222,9 @@ class Strategy:
 
     @staticmethod
     def followed() -> Followed:
-        """Methods of library classes, each with the category of the memory that it allocates.
+        """Methods of library classes, each with the category under which the memory it allocates is listed.
 
-        A prediction sets this category in the trace while the method runs.
+        A prediction sets this category, such as gradient, in the trace while the method runs.
         """
         return {}
 
@@ -235,10 +248,11 @@ def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
 def taken_out(
     remaining: dict[str, str], modules: Mapping[str, torch.nn.Module], part: torch.nn.Module
 ) -> dict[str, str]:
-    """Removes and returns the entries of transformers' parallel plan for one part of a model.
+    """Removes the entries of a parallel plan that are for one part of a model, and returns them.
 
     Args:
-        remaining: parallel style by name of a module or parameter; loses the entries that are returned.
+        remaining: transformers' plan, a parallel style by name of a module or parameter; loses the entries
+            that are returned.
         modules: the model's modules, by name.
         part: the part of the model.
     """

@@ -32,10 +32,18 @@ STRATEGY = TensorParallelRanks
 
 
 def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool) -> Spread:
-    """Function that splits a module's tensors over the ranks, except those that were split before.
+    """Function that splits a module's tensors over the ranks of tensor parallelism.
+
+    It leaves tensors that an earlier call of it split.
 
     Args:
+        model: the model, or a stage of a pipeline.
+        mesh: device mesh of the ranks that share the tensors.
+        degree: number of these ranks.
         is_stage: whether `model` is a stage of a pipeline, without the modules of other stages.
+
+    Raises:
+        InapplicableError: the model has no plan for tensor parallelism, or its plan cannot divide it.
     """
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # a model of transformers
         _require_divided_heads(model, degree)

@@ -18,20 +18,27 @@ _entered = Entered(is_inside=False, reason="this process runs no workload that i
 
 
 def entered() -> Entered:
-    """Result of this process's attempt to enter the boundary: whether inside, or why not."""
+    """Result of this process's attempt to enter the process boundary: whether it is inside, or why not.
+
+    The boundary consists of Linux namespaces that keep a predicted workload from changing the machine.
+    """
     return _entered
 
 
 def enter(told: str, requests: int, answers: int) -> None:
-    """Moves this process into the boundary if the kernel allows, else restricts it; see `go_inside`.
+    """Moves this process into the process boundary if the kernel allows; else restricts it.
 
-    If the kernel refuses, a process that may start processes goes on without restrictions. Inside, Python is
+    The boundary consists of Linux namespaces that keep a predicted workload from changing the machine; see
+    `go_inside`. If the kernel refuses them, a process without the permission `subprocesses` gets the
+    restrictions of `restrict` instead; a process with that permission goes on without any. Inside, Python is
     executed anew, with the same arguments but the last one: a process that was started outside could change
     the rights of its program's file, to which `/proc/self/exe` leads.
 
     Args:
-        told: last argument of this process: the JSON of `Permissions`, or of `Entered` if executed anew.
-        requests, answers: pipes between this process and its command.
+        told: last command-line argument of this process: JSON of `Permissions` at first, of `Entered` once
+            Python was executed anew.
+        requests, answers: file descriptors of the pipes between this process and the autofit command that
+            started it.
     """
     global _entered  # noqa: PLW0603 - a process enters once
     said = json.loads(told)

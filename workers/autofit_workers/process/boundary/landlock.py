@@ -48,11 +48,13 @@ def restrict_files(writable: Iterable[str]) -> int:
     The process must be unable to gain further rights (`kernel.drop_capabilities`).
 
     Args:
-        writable: files, and folders with everything in them. Paths that do not exist are left out.
+        writable: paths of files, and of folders with everything in them. Paths that do not exist are left
+            out.
 
     Returns:
-        The version of Landlock. From `SCOPES` on, signals and abstract sockets reach only processes of its
-        own; before `TRUNCATES`, files can still be shortened by `truncate`.
+        The version of Landlock in use, which decides what else is restricted. From version `SCOPES` on, this
+        process can reach only its own descendants by signals and abstract sockets. Before version
+        `TRUNCATES`, it can still shorten any file by `truncate`.
 
     Raises:
         OSError: the kernel does not allow it.

@@ -30,14 +30,17 @@ from autofit_workers.process.boundary.tree import enter_tree
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
     """Forks a process that continues inside the process boundary, and supervises it from outside.
 
-    The function returns in the process inside, or in the calling process if the kernel refuses. The calling
-    process, which has to have a single thread, otherwise ends as the process inside ends.
+    Two processes may return from this call. If the kernel allows the boundary, only the new process inside
+    returns; the calling process waits for it and then exits with its status. If the kernel refuses, the
+    calling process returns, with the reason. The calling process must have a single thread.
 
     Args:
-        life: pipe whose other end the command holds: it closes when the command ends.
+        life: file descriptor of a pipe from the autofit command; when the command ends, the pipe closes and
+            the processes inside are killed.
         most_bytes: bytes that the workload may write in all.
         network: whether the workload may use the machine's network.
-        closed: further descriptors that only the workload keeps.
+        closed: file descriptors to close in the supervising processes, so that only the workload's process
+            keeps them open.
     """
     told, tell = os.pipe()  # a line on how entering went; then how the workload's process ended
     mapped, map_now = os.pipe()
@@ -67,7 +70,14 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 def _through_the_door(
     tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
 ) -> Entered:
-    """Makes the new namespaces and their process 1; returns only in the workload's process inside."""
+    """Makes the new namespaces and their process 1; returns only in the workload's process inside.
+
+    Args:
+        tell: pipe to the process outside, which reads the progress, an error, and at last the exit status.
+        mapped: pipe that gives a byte once the process outside has mapped the user ids.
+        kept: file descriptors that only the workload's process keeps open.
+        most_bytes, network: see `go_inside`.
+    """
     try:
         kernel.unshare(
             kernel.CLONE_NEWUSER
@@ -119,7 +129,14 @@ def _give_up(tell: int, error: OSError) -> NoReturn:
 
 
 def _map_users(door: int) -> str:
-    """Maps user and group ids of the process `door` to equal ids outside; returns the error or ""."""
+    """Maps user and group ids inside the new user namespace to equal ids outside.
+
+    Args:
+        door: id of the process that has entered the namespace.
+
+    Returns:
+        The error as text; empty if the ids are mapped.
+    """
     try:
         process = Path("/proc", str(door))
         if os.geteuid() == 0:
@@ -147,7 +164,12 @@ def _line(told: int) -> str:
 
 
 def _reap(workload: int, tell: int) -> NoReturn:
-    """Runs process 1 of the boundary: reaps all processes that end, and exits after the workload's."""
+    """Runs process 1 of the boundary: reaps all processes that end, and exits after the workload's.
+
+    Args:
+        workload: id of the workload's process.
+        tell: pipe to the process outside, to which the workload's exit status is written.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ended, status = 0, 0
@@ -158,7 +180,13 @@ def _reap(workload: int, tell: int) -> NoReturn:
 
 
 def _stand_by(door: int, told: int, life: int) -> NoReturn:
-    """Kills the processes inside the boundary once the command is gone; exits as the workload did."""
+    """Waits outside until the workload ends, and exits as it did; kills it if the autofit command ends first.
+
+    Args:
+        door: id of the process through which the boundary was entered; all processes inside die with it.
+        told: pipe from which the workload's exit status is read.
+        life: pipe that closes when the command ends.
+    """
     faulthandler.disable()  # the workload's process has already printed the traceback of the signal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     poll = select.poll()

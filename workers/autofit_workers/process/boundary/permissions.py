@@ -39,13 +39,13 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
-    """Result of an attempt to enter the boundary: whether inside, why not, and restrictions instead.
+    """Result of an attempt to enter the process boundary, which keeps a workload from changing anything.
 
     Attributes:
-        is_inside: whether this process is the workload's, inside.
-        reason: why the process is not inside.
-        missing: places of the file tree that are empty inside.
-        restrictions: the restrictions that it has instead.
+        is_inside: whether this process is inside the boundary.
+        reason: why it is not inside; empty if it is.
+        missing: paths that could not be made visible inside, and are empty there.
+        restrictions: restrictions that the kernel has put on the process instead, if it is outside.
     """
 
     is_inside: bool

@@ -30,7 +30,7 @@ class Restrictions:
 
 
 def restrict() -> Restrictions:
-    """Restricts this process permanently, as far as the kernel allows; for a process with one thread."""
+    """Restricts this process for good, as far as the kernel allows; to be called while it has one thread."""
     version, calls = 0, False
     with suppress(OSError):  # the answer's note names what the kernel refuses
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())

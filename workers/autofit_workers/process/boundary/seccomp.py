@@ -123,7 +123,13 @@ def _rule(number: int, arguments: Arguments) -> list[bytes]:
 
 
 def _answer_unless(place: int, allowed: Iterable[int], error: int) -> list[bytes]:
-    """Filter instructions that fail a system call with an error unless a word has an allowed value."""
+    """Filter instructions that go on to the next rule if a word has an allowed value, else fail the call.
+
+    Args:
+        place: offset of the 32-bit word in the kernel's description of the call (`struct seccomp_data`).
+        allowed: values of the word that are allowed.
+        error: errno with which the system call fails otherwise.
+    """
     values = [value & 0xFFFFFFFF for value in allowed]
     compared = [
         _step(_JUMP_IF_EQUAL, value, len(values) - place_of, 0) for place_of, value in enumerate(values)

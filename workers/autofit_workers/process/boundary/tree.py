@@ -162,7 +162,7 @@ class _Tree:
 
 
 def _like(number: int, target: str) -> None:
-    """Gives `target` the owner, rights and times of the opened file or folder `number`."""
+    """Gives `target` the owner, access rights and times of the file or folder open as descriptor `number`."""
     found = os.fstat(number)
     rights = stat.S_IMODE(found.st_mode)
     try:

@@ -31,10 +31,10 @@ _NUM_DRAWN = 48  # steps that are traced if no loader gives further batches
 
 
 class LengthWatch:
-    """Learns the sequence lengths of the batches of one run of a script.
+    """Learns from a script's batches how sequence lengths vary between batches.
 
     Args:
-        batches: batches of that run.
+        batches: the batches seen so far in this run of the script.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -92,7 +92,10 @@ def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
 
 
 def _whole(passes: Sequence[Pass]) -> list[Pass]:
-    """Forward passes on batches of the usual number of samples: the last batch of an epoch may have fewer."""
+    """Forward passes whose batches have the most frequent number of samples.
+
+    The last batch of an epoch may have fewer.
+    """
     counts = [None if each.batch is None else each.batch.num_collated for each in passes]
     usual = max(counts, key=counts.count, default=None)
     return [each for each, count in zip(passes, counts, strict=True) if count == usual]
@@ -103,7 +106,11 @@ def _shapes_of(each: Pass) -> _Shapes:
 
 
 def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
-    """Per batch, the dimensions that vary between batches, or its element count; empty if all are alike."""
+    """Numbers by which batches differ: a tuple for each batch, of the dimensions that vary between batches.
+
+    If more dimensions vary than can be followed, the tuple has the number of elements instead. The list is
+    empty if all batches have equal shapes.
+    """
     if len(set(batches)) < 2:
         return []
     rows = [[dimension for shape in shapes for dimension in shape] for shapes in batches]

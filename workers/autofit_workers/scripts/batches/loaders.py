@@ -56,8 +56,9 @@ class LoadedBatch:
         """Number of samples of the batch; None if unknown.
 
         Args:
-            given: shapes of a model's inputs; if nothing else shows the number, the batch's own tensor among
-                them has a row for each sample.
+            given: shapes of a model's inputs. They are used if neither the collate function nor the batch
+                itself
+                shows the number: dimension 0 of an input that is a tensor of this batch counts the samples.
         """
         if self.num_collated is not None or self.num_told is not None:
             return self.num_collated or self.num_told

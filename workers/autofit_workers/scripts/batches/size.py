@@ -53,13 +53,13 @@ class _Rank(IntEnum):
 
 @dataclass(slots=True)
 class Pass:
-    """Forward pass of an outermost module, with its input's shapes and the loader's batch they come from.
+    """Forward pass of a module that no other module calls, with the shapes of its inputs.
 
     Attributes:
         module: number that identifies the module.
-        position: number of memory events before the call.
+        position: number of allocations and frees recorded before the call.
         shapes: shapes of the tensors that the module got.
-        batch: loader's batch that the tensors come from; None if no loader gave any.
+        batch: data loader's batch that the tensors come from; None if no loader gave any.
         is_trained: whether a backward pass has reached the module's output.
     """
 
@@ -79,13 +79,13 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Batch size found in a script's run, with its source and the number of parts it is divided into.
+    """Batch size found in a script's run, with the place where it was seen.
 
     Attributes:
-        size: the size, in terms of the script's own option.
-        source: what shows the size.
-        num_parts: number of batches that `size` is divided into.
-        batch: the loader's batch; None without a loader.
+        size: number of samples, as the script's own batch-size option counts them.
+        source: kind of place that shows the size, such as a data loader.
+        num_parts: number of batches into which `size` is divided, for example one for each rank.
+        batch: the data loader's batch that shows the size; None without a loader.
     """
 
     size: int
@@ -98,12 +98,12 @@ class Batches:
     """Follows the batches of one run of a script, and determines the batch size.
 
     Args:
-        name: name of the script.
-        call: how the script is called.
-        batch_size: requested size; None for the script's own.
-        loads_here: see `Loaders`.
+        name: name of the script, for messages.
+        call: how the script is called, which says whether autofit sets the data loader's batch size.
+        batch_size: batch size that the user asks for; None for the script's own.
+        loads_here: whether data loaders load in this process, and only the few batches that are needed.
         num_ranks: returns the number of ranks that the script has started as.
-        position: returns the number of memory events so far.
+        position: returns the number of allocations and frees recorded so far.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Batches:
 
     @property
     def count(self) -> BatchCount:
-        """Source of the batch's size, and number of batches of a step; `AS_ASKED` until one was seen."""
+        """Source of the batch size, and number of batches of a step; `AS_ASKED` until a batch was seen."""
         if self._found is None:
             return AS_ASKED
         return BatchCount(
@@ -202,7 +202,15 @@ class Batches:
             yield
 
     def taken(self, module: torch.nn.Module, given: Any) -> Pass | None:
-        """Records the input of a model's call; returns its `Pass`, or None if it adds no information."""
+        """Records the inputs of a model's call, from which the batch size may be found.
+
+        Args:
+            module: the model that is called.
+            given: its arguments.
+
+        Returns:
+            The call as a `Pass`; None if the batch size is final and the call is not another training pass.
+        """
         if self.is_settled and (id(module) != self._trained_module or not torch.is_grad_enabled()):
             return None
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
@@ -222,7 +230,10 @@ class Batches:
         return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
 
     def coming(self) -> Iterator[LoadedBatch]:
-        """Yields the next batches of the trained batch's loader; the script does not train on these."""
+        """Yields the batches that follow from the loader of the trained batch, for their shapes only.
+
+        The script does not train on these. Empty if no loader gave the batch.
+        """
         batch = None if self._found is None else self._found.batch
         return iter(()) if batch is None else self._loaders.coming(batch)
 
@@ -252,10 +263,10 @@ class Batches:
         self._note(proof, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:
-        """Counts a finished step of the script, and checks its accumulated batches.
+        """Counts a finished step of the script, and checks whether its batches add up to the batch size.
 
         Args:
-            num_backwards: number of backward passes so far.
+            num_backwards: number of backward passes so far in the run.
         """
         self._num_steps += 1
         self._num_backwards = num_backwards
@@ -275,7 +286,7 @@ class Batches:
             self._found, self._rank = found, rank
 
     def _shown_by(self, each: Pass) -> _Found | None:
-        """Batch size that a forward pass shows, if it agrees with the requested batch size; else None."""
+        """Batch size by the inputs of a forward pass; None if they contradict the requested size."""
         wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
         source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
         found = functools.partial(_Found, source=source, batch=batch)

@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class Way(Enum):
-    """Way in which a guarded function's path argument is replaced: by a copy, a new file, or a folder."""
+    """Treatment of the path in a call of a guarded file function: which other path replaces it."""
 
     READ = auto()  # the path of the script's copy, if there is one
     LOOK = auto()  # likewise, but links that the script made are not followed
@@ -74,7 +74,7 @@ CALLS = (
 
 
 class Rule(Enum):
-    """Condition that an audit event has to meet; otherwise its action is refused."""
+    """Condition under which an action that Python reports by an audit event is allowed, else refused."""
 
     OPENED = auto()  # a file that is opened for writing is the script's
     CHANGED = auto()  # the existing file is the script's
@@ -91,12 +91,14 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Audit event of Python, with the rule for it.
+    """Action that Python reports to audit hooks, with the rule that allows or refuses it.
 
     Attributes:
-        places: positions of the event's subject and of a further argument: the descriptor of the
-            folder that a path is relative to, the flags of opening, a command's program, the
-            number of a signal, the socket of an address.
+        rule: condition under which the action is allowed.
+        places: positions, among the event's arguments, of the subject and of one further argument, or None.
+            The subject is a path, a command, a process or a socket. The further argument is the descriptor of
+            the folder that a path is relative to, the flags of opening, a command's program, the number of a
+            signal, or the address for a socket.
     """
 
     rule: Rule

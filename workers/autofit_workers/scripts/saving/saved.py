@@ -20,7 +20,7 @@ _TOKEN_BYTES = len(_TOKEN) + 16
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Shape, strides, type and device of a saved tensor without values."""
+    """Description of a saved tensor without its values: shape, strides, dtype and device."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -45,13 +45,19 @@ class _Shape:
 
 
 class SavedObjects:
-    """Objects that a script saved in this process, by their tokens."""
+    """Objects that a script saved, kept in this process with tensors by shape only.
+
+    Each object has a token, which stands in the saved file in place of the data.
+    """
 
     def __init__(self) -> None:
         self._saved: list[tuple[bytes, list[_Shape | Tensor]]] = []
 
     def save(self, obj: Any) -> bytes:
-        """Keeps an object in this process; returns the token (bytes) to write into its file instead.
+        """Keeps an object in this process, with the shapes of its tensors in place of their values.
+
+        Returns:
+            The token of the object, to be written into its file.
 
         Raises:
             Exception: the object cannot be pickled.
@@ -71,7 +77,11 @@ class SavedObjects:
         return _TOKEN + f"{len(self._saved) - 1:016d}".encode()
 
     def load(self, head: bytes, map_location: Any = None) -> Any:
-        """Saved object whose token `head`, the first bytes of its file, holds.
+        """Copy of an object that this process saved, found by the token at the beginning of its file.
+
+        Args:
+            head: first bytes of the file.
+            map_location: device for the tensors, as in `torch.load`.
 
         Raises:
             LookupError: `head` is not the token of an object saved here.

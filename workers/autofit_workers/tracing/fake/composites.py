@@ -37,7 +37,10 @@ _MOST_OF_CUDNN = 128  # head size (`check_cudnn_tensor_shapes`); only the newest
 
 
 def register() -> torch.library.Library:
-    """Registers CUDA's versions of composite operators, until the returned library is deleted."""
+    """Registers code for composite operators that on a GPU have a kernel of their own, such as `linear`.
+
+    A CPU build of PyTorch would decompose them. The registration lasts until the returned library is deleted.
+    """
     library = torch.library.Library("aten", "IMPL")
     lacking = _lacking_a_cuda_kernel()
     # Wrappers of tensors, such as `DTensor`, have the device that C++ sees, XLA; see `fake_gpu`.
@@ -336,7 +339,11 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: OpOverload) -> OpOverload:
-    """Operator that runs in place of `func` on plain tensors: in gradient formulas, its in-place variant."""
+    """Operator that autograd would run for plain tensors, in place of `func` for tensor subclasses.
+
+    Fake tensors are a subclass, for which gradient formulas avoid in-place operators. This is the in-place
+    variant if a formula is running and has one, else `func` itself.
+    """
     in_place: OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
     return func if in_place is None or not _in_a_formula() else in_place
 
@@ -381,9 +388,9 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 
 def consists_of_operators(func: OpOverload) -> bool:
-    """Whether the operators that `WITH_TEMPORARIES[func]` runs do all the work of `func`.
+    """Whether all that `func` does on a GPU is done by the operators that are run in its place here.
 
-    If not, the work of `func` itself has to be recorded too.
+    Only for operators in `WITH_TEMPORARIES`; if False, the time of `func` itself has to be recorded too.
     """
     if func.namespace in NAMESPACES:  # a collective also moves its input between ranks
         return False

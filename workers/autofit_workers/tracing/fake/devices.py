@@ -53,7 +53,10 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Function mode that gives calls an explicit GPU, `cuda:0`, and answers reads of fake tensors' values."""
+    """Function mode that gives GPUs in calls an index, `cuda:0`, and answers reads of fake values.
+
+    Such reads, as by `Tensor.item`, get values that are known, else made-up ones.
+    """
 
     def __torch_function__(
         self,
@@ -107,11 +110,14 @@ class NamedDevices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _chosen(self, device: Any) -> Any:
-        """Device for a call, with its index; subclasses may refuse it. A value that is no device is kept."""
+        """Device that a call names, with its index; a value that is no device is returned unchanged.
+
+        Subclasses may refuse a device.
+        """
         return self.numbered(device)
 
     def numbered(self, device: Any) -> Any:
-        """Device with its index, even if there is no such GPU; a value that is no device is kept."""
+        """Device with its index, also where there is no such GPU; any other value stays unchanged."""
         return _named(device)
 
 
@@ -136,7 +142,9 @@ def _read(value: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     """Whether a value is an ordinary number, or a real CPU tensor whose values are not made up.
 
-    Tensors wrapped by `torch.func` transforms do not count, as their type hides what they wrap.
+    Made-up values stand for values that only a real run has. Tensors wrapped by `torch.func` transforms do
+    not
+    count, as their type hides what they wrap.
     """
     return type(value) in (int, float) or (
         type(value) is torch.Tensor and not is_functorch_tensor(value) and not is_made_up(value)
@@ -153,7 +161,10 @@ def _has_made_up(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Value with made-up integers replaced by ordinary ones, each recorded as an assumed size."""
+    """Value with made-up integers replaced by ordinary ones of the same value.
+
+    A made-up integer stands for one that only a real run has. Each is recorded as a size that was assumed.
+    """
     if type(value) is MadeUpInt:
         return running().assume("a size made of values", value.plain, None)
     if type(value) is slice:

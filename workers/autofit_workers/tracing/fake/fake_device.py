@@ -46,23 +46,24 @@ _HOST = torch.device("cpu")
 
 
 def _unseen(*_call: object) -> None:
-    """Does nothing; default of `FakeDeviceMode.worked`."""
+    """Does nothing; default of `FakeDeviceMode.worked`, the callback for work of composite operators."""
 
 
 class FakeDeviceMode(TorchDispatchMode):
     """Base of the dispatch modes that run operators on fake tensors of one device.
 
     Args:
-        observer: called after every operator on fake tensors with the operator, its arguments
-            and its result.
+        observer: called after every operator on fake tensors with the operator, its arguments (positional,
+            then by keyword) and its result; it records allocations and work.
         device: device of the fake tensors.
         finish: gives results the memory format that they have on the device; see `ShapeCache`.
         devices: function mode that handles Python calls naming a device, before they become operators.
 
     Attributes:
-        observer: the argument of that name.
-        worked: called like `observer` after an operator that runs as several smaller ones, of which the
-            observer has seen the allocations but not the work of the whole.
+        observer: the observer that was given.
+        worked: called like the observer, but only to record work: after an operator that ran as several
+            smaller
+            ones, whose allocations the observer has seen.
         kept: tensors that libraries keep until the process ends, by name.
     """
 
@@ -93,7 +94,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Context in which operators run without calls of the observer."""
+        """Context in which operators run without being recorded: the observer is not called."""
         observer, self.observer = self.observer, lambda *_call: None
         try:
             yield
@@ -117,11 +118,11 @@ class FakeDeviceMode(TorchDispatchMode):
         self._named_devices.__exit__(*exception)
 
     def in_step(self) -> AbstractContextManager[None]:
-        """Context in which a trial runs its step, after the batch is made; has no effect by default."""
+        """Context in which a training or inference step runs, after its batch is made; no effect here."""
         return nullcontext()
 
     def taken_in(self, batch: Any) -> Any:
-        """Batch as a step gets it: fake on a fake CPU, unchanged otherwise."""
+        """Batch in the form that a step gets: with fake tensors if the device is a CPU, else unchanged."""
         return batch
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -166,7 +167,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-        """New fake tensor on the device of `like`; the observer is not called."""
+        """New fake tensor on the device of `like`; its allocation is not recorded."""
         with self.fake_mode:
             return torch.empty(shape, dtype=dtype, device=like.device)
 
@@ -175,11 +176,17 @@ class FakeDeviceMode(TorchDispatchMode):
         return self._on_device(elem)
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """New fake tensor on the mode's device; the observer is not called."""
+        """New fake tensor on the mode's device; its allocation is not recorded."""
         return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
 
     def note(self, operator: OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
-        """Reports an operator to `worked`; the observer has already seen its allocations."""
+        """Records the work of an operator, such as bytes read; its allocations were recorded before.
+
+        Args:
+            operator: the operator.
+            inputs: tensors that it reads.
+            result: tensor that it writes.
+        """
         self.worked(operator, inputs, {}, result)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -199,13 +206,17 @@ class FakeDeviceMode(TorchDispatchMode):
         )
 
     def _is_fine(self, arg: object) -> bool:
-        """Whether an argument is a fake tensor of this mode, or holds no tensor."""
+        """Whether an argument can be passed on as it is: a fake tensor of this mode, or no tensor or list."""
         if isinstance(arg, FakeTensor):
             return arg.fake_mode is self.fake_mode
         return not isinstance(arg, (torch.Tensor, list, tuple))
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Fake tensor of this mode for `tensor`; raises `StaleTensorError` if an earlier mode made it."""
+        """Fake tensor of this mode for `tensor`; a fake tensor is returned itself.
+
+        Raises:
+            StaleTensorError: `tensor` is a fake tensor of an earlier prediction.
+        """
         if not isinstance(tensor, FakeTensor):
             return self.without_values(tensor)
         if tensor.fake_mode is not self.fake_mode:
@@ -235,7 +246,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return self.placed(buffer, device)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Reports to the observer that `storage` was resized by a call that is no operator."""
+        """Reports to the observer that `storage` was resized by a call that is not an operator."""
         with DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
@@ -373,7 +384,10 @@ def _let_data_be_moved() -> None:
 
 
 def _let_storages_tell_their_size() -> None:
-    """Reports `storage.resize_` to the active mode, as FSDP frees and reallocates parameters by it."""
+    """Makes `storage.resize_` report to the active mode that memory was freed or allocated.
+
+    FSDP frees and reallocates parameters by that call.
+    """
     storage_type: Any = torch.UntypedStorage
     resize = storage_type.resize_
     emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -432,7 +446,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """Context in which libraries that rebuild a fake parameter get a fake parameter again.
+    """Context in which libraries that make a parameter anew from a fake one get a fake parameter again.
 
     Libraries write `type(parameter)(data, requires_grad=…)`, where the type is `FakeTensor`. Given fake data,
     `Parameter` itself and a library's subclass of it make fake parameters too.
@@ -468,7 +482,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
 
 
 def _of_no_class(data: torch.Tensor) -> torch.Tensor:
-    """Tensor with the data of `data`, of class `FakeTensor` and not of a library's parameter class."""
+    """Fake tensor that shares the data of `data`, but is not of a library's parameter class."""
     return data if type(data) is FakeTensor else torch.Tensor.detach(data)
 
 

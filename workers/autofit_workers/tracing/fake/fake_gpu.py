@@ -69,8 +69,12 @@ class FakeGpuMode(FakeDeviceMode):
     CPU tensors stay real because model constructors and data preparation read their values.
 
     Attributes:
-        offloads: whether large new CPU tensors are fake too, as a step that offloads to the host makes them.
-        num_cards: number of GPUs of the process; a larger GPU index, as other ranks have, means `cuda:0`.
+        offloads: whether large new CPU tensors are fake too; set for a step that keeps memory of the GPU on
+            the
+            host.
+        num_cards: number of GPUs of the process. A larger GPU index, which belongs to another rank, is taken
+            for
+            `cuda:0`.
     """
 
     offloads = False
@@ -122,7 +126,7 @@ class FakeGpuMode(FakeDeviceMode):
         return buffer.to(device)
 
     def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """Returns a tensor copied from GPU to CPU, counted as pinned if it is offloaded.
+        """Returns `copy`, a tensor copied from GPU to CPU; counts its bytes as pinned memory if offloaded.
 
         PyTorch's `_to_copy` pins the target of a non-blocking copy to the CPU.
         """
@@ -144,9 +148,12 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
 
 
 def _copied_to_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Real CPU tensor that a copy from GPU to CPU returns, with known or made-up values.
+    """Real CPU tensor that a copy from GPU to CPU returns.
 
-    None for any other operator, and for a tensor too large to be made real.
+    Its values are those of the GPU tensor if they are known, else made up.
+
+    Returns:
+        The tensor; None for any other operator, and for a tensor too large to be made real.
     """
     if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
         target, source = args[:2]
@@ -162,7 +169,10 @@ def _copied_to_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether `_to_copy` is called only because C++ sees the device `xla`: a GPU would not copy `tensor`."""
+    """Whether PyTorch copies a fake tensor only because its C++ code sees the device `xla`.
+
+    A real GPU would not call `_to_copy` for `tensor`, as neither device, dtype nor layout changes.
+    """
     return (
         isinstance(tensor, FakeTensor)
         and tensor.fake_device.type == "cuda"

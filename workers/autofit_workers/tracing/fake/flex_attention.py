@@ -45,12 +45,15 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets which functions an earlier program compiled."""
+    """Forgets which functions an earlier script or workload in this process compiled."""
     _compiled.clear()
 
 
 def is_followed_as_compiled(function: Any) -> bool:
-    """Whether a compiled `function` is predicted as such: `flex_attention` or `create_block_mask`."""
+    """Whether `torch.compile(function)` changes a prediction: for `flex_attention` and `create_block_mask`.
+
+    Other functions are predicted as if they were not compiled.
+    """
     return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
 
 

@@ -33,7 +33,9 @@ LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
 
 
 def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
-    """Fake GPU tensor of the likely size in `span`; the trace also records the low and high sizes.
+    """Fake GPU tensor that stands for memory which a library, such as cuDNN, allocates in an operator.
+
+    It has the likely size; the trace also records the low and high sizes.
 
     Args:
         span: low, likely and high size in bytes.

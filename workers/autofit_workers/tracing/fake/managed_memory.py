@@ -26,7 +26,12 @@ def replace_in_bitsandbytes(functional: Any) -> None:
 
 
 def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device = GPU) -> torch.Tensor:
-    """Tensor of a paged optimizer state without data; any share of its managed memory may be on the card."""
+    """Tensor without data for an optimizer state in CUDA managed memory, as paged optimizers use.
+
+    The driver moves its pages between host and GPU, so it counts 0 bytes of GPU memory at least, its whole
+    size
+    at most.
+    """
     made: Any = torch.empty(shape, dtype=dtype, device="meta")
     made.is_paged, made.page_deviceid = True, device.index
     num_bytes = math.prod(shape) * dtype.itemsize

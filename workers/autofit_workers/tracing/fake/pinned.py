@@ -15,7 +15,7 @@ _peak_bytes = [0]
 
 
 def begin_program() -> None:
-    """Resets the count of pinned memory for another program."""
+    """Resets the count of pinned memory for another script or workload in this process."""
     _live.clear()
     _peak_bytes[0] = 0
 

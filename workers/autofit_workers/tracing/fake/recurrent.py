@@ -208,7 +208,14 @@ def _run(
 
 
 def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
-    """Flat buffer of all weights; None if the weights are separate tensors (`try_get_weight_buf`)."""
+    """Flat buffer in which all weights of a recurrent network lie, as a view of the first weight's storage.
+
+    None if the weights are separate tensors. Source: `try_get_weight_buf`.
+
+    Args:
+        params: the weights.
+        num_weights: number of elements of all weights.
+    """
     storages = {param.untyped_storage()._cdata for param in params}
     first = params[0]
     if len(storages) > 1 or first.untyped_storage().nbytes() < num_weights * first.element_size():

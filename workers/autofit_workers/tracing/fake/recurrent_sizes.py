@@ -75,10 +75,12 @@ class RecurrentNetwork:
 
 
 def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dropout: bool) -> Workspace:
-    """Low, likely and high bytes of cuDNN's reserve, which training keeps from forward to backward.
+    """Low, likely and high bytes of cuDNN's reserve space, which training keeps from forward to backward.
 
     Args:
-        num_rows: number of time steps of all sequences together.
+        network: the recurrent network.
+        num_rows: number of time steps of all sequences of the batch together.
+        element_bytes: bytes of an element of the inputs.
         dropout: whether there is dropout between layers.
     """
     per_width = num_rows * network.num_directions
@@ -94,10 +96,15 @@ def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dro
 
 
 def workspace(network: RecurrentNetwork, num_rows: int, batch_size: int, element_bytes: int) -> Workspace:
-    """Low, likely and high bytes of the workspace of forward, backward data, or backward weights.
+    """Low, likely and high bytes of the workspace of one cuDNN call, freed when the call ends.
+
+    The calls are forward, backward for data, and backward for weights.
 
     Args:
-        num_rows: number of time steps of all sequences together.
+        network: the recurrent network.
+        num_rows: number of time steps of all sequences of the batch together.
+        batch_size: number of sequences.
+        element_bytes: bytes of an element of the inputs.
     """
     states = network.num_layers * network.num_directions * batch_size * network.hidden_size
     width = network.output_size * network.num_directions

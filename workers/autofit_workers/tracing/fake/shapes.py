@@ -52,7 +52,7 @@ class _Fresh:
 
 
 def as_computed(_func: OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
-    """Returns `result` unchanged; default of `ShapeCache`'s `finish`."""
+    """Returns `result` unchanged; default of `ShapeCache`'s argument `finish`."""
     return result
 
 
@@ -103,7 +103,10 @@ class ShapeCache:
         return result
 
     def _cache_of(self, func: OpOverload) -> AbstractContextManager[None]:
-        """Context that disables PyTorch's cache if `func` takes a storage, which a key would keep alive."""
+        """Context that disables PyTorch's cache of fake results if `func` takes a storage as an argument.
+
+        The cache's key would keep the storage alive.
+        """
         return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
     def _key(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -273,7 +276,13 @@ def _describe(
 
 
 def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
-    """Whether a result is dense in a storage of its own, shared with no argument."""
+    """Whether a result is a dense fake tensor on `device`, in a storage that no argument shares.
+
+    Args:
+        result: the operator's result.
+        device: device that the result has to be on.
+        given: addresses of the storages of the operator's arguments.
+    """
     return (
         type(result) is FakeTensor
         and result.fake_device == device

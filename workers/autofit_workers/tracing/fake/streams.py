@@ -57,13 +57,13 @@ class Observer(Protocol):
 
 
 class _Device:
-    """State of the fake GPU's streams.
+    """Streams of the fake GPU: which exist, and which is current.
 
     Attributes:
         numbers: number of each stream by priority and place in PyTorch's pool.
         taken: how many streams of each priority were handed out.
         current: the current stream; None for the default stream.
-        watcher: observer of the program's streams; None if there is none.
+        watcher: observer of the program's calls on streams; None if there is none.
         num_events: number of events recorded so far.
     """
 
@@ -99,12 +99,14 @@ class _OnDevice:
 class Event(_OnDevice):
     """Stand-in for `torch.cuda.Event`.
 
-    `query` first returns False, as if the GPU were behind: a program that then waits for the event, as
-    DeepSpeed does, shows the wait in the trace. If the program asks again and no event was recorded since,
-    `query` counts as a wait of the host and returns True.
+    The first call of `query` returns False, as if the GPU were behind. A program that then waits for the
+    event,
+    as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event since,
+    that call returns True, and counts as a wait of the host.
 
     Attributes:
-        done: work that is done once the event is over, as the observer returned it; None if not observed.
+        done: progress of each stream once the event is over, as the observer returned it; None if there is no
+            observer.
     """
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
@@ -224,10 +226,11 @@ def current_number() -> int:
 
 
 def begin_program(observer: Observer) -> None:
-    """Forgets the streams of an earlier program; the next starts with the default stream alone.
+    """Forgets the streams of an earlier script or workload; the next starts with the default stream alone.
 
     Args:
-        observer: is notified of the program's calls on streams; of most only once there is a second stream.
+        observer: object whose methods are called for calls on streams; most of them only once a second stream
+            exists.
     """
     _devices[:] = [_Device(observer)]
 

@@ -80,10 +80,11 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
     is_of_gpu = False
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        """Makes `torch.Tensor(…)` a tensor of the default type; subclasses are made as before.
+        """Replacement for `torch.Tensor.__new__`: `torch.Tensor(…)` is a tensor of the default type.
 
-        It takes `*args` because PyTorch's compiler compares the names of parameters with a function of its
-        own, if there are names.
+        Subclasses are made as before. It takes `*args` because PyTorch's compiler compares the names of
+        parameters
+        with a function of its own, if there are names.
         """
         kind, *rest = args
         if kind is not Tensor or torch.device(kwargs.get("device", gpu)).type != gpu.type:

@@ -28,9 +28,15 @@ _MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; larger columns are compute
 def known(
     func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[Workspace | None] | None:
-    """Workspace of each output of a convolution on the CPU.
+    """Scratch memory (workspace) for each output of a convolution on the CPU, where it is known.
 
-    None if the operator is no convolution, or if it has to be run to know a workspace.
+    Args:
+        func, args, result: the operator's call.
+        algorithm: algorithm of the convolutions.
+
+    Returns:
+        A workspace for each output, None for an output without one. None in place of the list if the operator
+        is no convolution, or if it has to be run to know a workspace.
     """
     if func not in _CONVOLUTIONS:
         return None
@@ -41,7 +47,14 @@ def known(
 def reasons(
     func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[str | None]:
-    """Reason why a rewrite leaves each convolution of a call to the backend; None if it rewrites it."""
+    """Reason why each convolution of a call is left to PyTorch's own kernel; None if `algorithm` rewrites it.
+
+    A rewrite computes a convolution by other PyTorch operators.
+
+    Args:
+        func, args, result: the operator's call.
+        algorithm: algorithm of the convolutions.
+    """
     if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
         return []
     calls = convolutions(func, args, result)

@@ -61,9 +61,9 @@ class Block:
     touched_bytes: int
 
     def at(self, batch_size: int, more_bytes: int = 0) -> Workspace:
-        """Size of the block in bytes at `batch_size`.
+        """Low, likely and high bytes of the block at `batch_size`.
 
-        The low end counts only bytes that are written to; the high end adds `more_bytes`.
+        The low end counts only bytes that are written to; the high end is the likely size and `more_bytes`.
         """
         samples = self.sample_bytes * batch_size
         likely = max(0, self.constant_bytes + samples)
@@ -148,7 +148,13 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """Pass of a call that computes `outputs` (None: all); measured once for equal calls of any batch size."""
+    """Scratch memory of a call's computation of some of its outputs; measured once for all batch sizes.
+
+    Args:
+        func: the operator.
+        args: its arguments.
+        outputs: indices of the outputs that are computed; None for all.
+    """
     dimensions = _BATCH_DIMENSIONS[func]
     key = (
         func,
@@ -208,12 +214,14 @@ def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] 
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """Constant and slope of a block's bytes as a line in the batch size, both negated for a free.
+    """Size of a block in bytes as a line in the batch size: constant part, and bytes per sample.
 
-    A block that is smaller at the larger batch is taken to be constant.
+    Both are negative if the block is freed. A block that is smaller at the larger batch is taken to be
+    constant.
 
     Args:
-        fewer_bytes, more_bytes: bytes at the smaller and the larger of `_BATCHES`.
+        fewer_bytes, more_bytes: bytes measured at the smaller and the larger of `_BATCHES`; negative for a
+            free.
     """
     if more_bytes < 0:
         constant, slope = _line(-fewer_bytes, -more_bytes)
@@ -228,13 +236,17 @@ def _line(fewer_bytes: int, more_bytes: int) -> _Line:
 def _matched(
     lines: list[_Line], output_lines: tuple[_Line, ...]
 ) -> tuple[list[_Line], tuple[int | None, ...]]:
-    """Blocks of a call, and its events as in `Pass.events`.
+    """Scratch blocks of a call, and the order in which they are allocated and freed.
 
     A free is matched to the last live block of its size. Blocks that are never freed and have an output's
     size are the outputs.
 
     Args:
-        lines: allocations and frees of the call, in order.
+        lines: allocations and frees of the call, in order, as `_line` returns them.
+        output_lines: sizes of the outputs, as such lines.
+
+    Returns:
+        The blocks as lines, and the events as in `Pass.events`.
     """
     taken: list[_Line] = []
     events: list[int] = []
@@ -274,7 +286,7 @@ def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
 
 
 def _touched_bytes(func: OpOverload, real: list[Any]) -> int:
-    """Bytes that a repeated call adds to the process's resident set at its peak."""
+    """Bytes by which a repeated call raises the process's peak resident set."""
     with suppress(OSError):  # without a reset the peak covers the whole life of the process
         host_memory.reset_peak_resident()
     before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES

@@ -53,7 +53,7 @@ def _rows_in_int8(rows: Any, threshold: float = 0.0) -> tuple[Any, Any, Any]:
 
 
 def _mixed_product(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[Any, Any]:
-    """Outputs of `int8_mixed_scaled_mm`: the product, and outlier columns, of which there are none."""
+    """Outputs of `int8_mixed_scaled_mm`: the product, and an empty tensor for columns with outliers."""
     return rows.new_empty(*quantized.shape[:-1], weight.shape[0]), rows.new_empty(0)
 
 

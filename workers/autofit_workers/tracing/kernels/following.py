@@ -35,7 +35,14 @@ def _is_pytorchs(func: OpOverload) -> bool:
 
 
 def outputs_of(kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Outputs of a call by the kernel's registered function; call it within a fake mode.
+    """Outputs of a call as fake tensors, by the function that was registered for the operator.
+
+    To be called within a fake mode.
+
+    Args:
+        kernel: the operator's registration.
+        func: the operator.
+        args, kwargs: its arguments.
 
     Raises:
         WorkloadError: the function fails, or returns another number of tensors than the operator does.

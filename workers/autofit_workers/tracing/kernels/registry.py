@@ -104,7 +104,10 @@ class Place:
     is_prompt: bool = False
 
     def replaces(self, earlier: Place) -> bool:
-        """Whether a registration here repeats the one at `earlier`, and so may replace it."""
+        """Whether a registration here only repeats the one at `earlier`, and so may replace it.
+
+        That is the case for the same line of a file, for a file that is run again, and at a prompt.
+        """
         if self.file == earlier.file:
             return self.line == earlier.line or self.module != earlier.module
         return self.is_prompt and earlier.is_prompt
@@ -129,7 +132,7 @@ class Registry:
         self._program = 0
 
     def begin_program(self) -> None:
-        """Begins another program in this process; it may register operators of earlier programs anew."""
+        """Begins another script or workload in this process, which may register the same operators again."""
         self._program += 1
 
     def add(self, name: str, kernel: Kernel, place: Place) -> None:

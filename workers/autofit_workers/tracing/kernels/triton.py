@@ -110,7 +110,7 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets which kernels an earlier program in this process launched and autotuned."""
+    """Forgets which kernels an earlier script or workload in this process launched and autotuned."""
     _launched.clear()
     for tuner in _tuned:
         tuner.cache.clear()

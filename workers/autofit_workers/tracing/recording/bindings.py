@@ -27,7 +27,7 @@ _LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
 
 
 class _Fate(Enum):
-    """Fate of an operator's result that is not assigned where the operator is called."""
+    """Fate of an operator's result that no variable holds: it is returned, or dropped."""
 
     RETURNED = auto()
     DROPPED = auto()
@@ -42,7 +42,10 @@ class Bindings:
         self._fates: dict[tuple[int, int], str | _Fate] = {}
 
     def name_of(self, frame: FrameType | None) -> str:
-        """Name of the variable that gets the result of the operator called in `frame`; empty if none."""
+        """Name of the variable that gets the result of the operator called in `frame`; empty if none.
+
+        If a function only returns the result, the variable is searched in its caller.
+        """
         for caller in callers(frame):
             if is_engine(caller):
                 return ""  # the engine returns no operator's result
@@ -68,7 +71,10 @@ class Bindings:
 
 
 def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
-    """Variable name of the value that the instruction at `index` pushes, or its fate without a name."""
+    """Name of the variable that gets the value pushed by the instruction at `index`.
+
+    If no variable gets it, whether it is returned or dropped.
+    """
     path = list(_following(instructions, index))
     if instructions[index].opname == "PRECALL" and path and path[0].opname == "CALL":
         del path[0]  # part of the same call

@@ -26,7 +26,12 @@ class CallLog:
         self._first_operator = ""  # first operator run at that place
 
     def add(self, call: Call, frame: FrameType | None) -> None:
-        """Appends a call with the variable name that its result gets in `frame` or a caller of it."""
+        """Appends a call, with the name of the variable that gets its result.
+
+        Args:
+            call: the operator's call.
+            frame: innermost Python frame of the call; the variable is searched in it and its callers.
+        """
         name = self._bindings.name_of(frame)
         site = _site(call, frame) if name else ()
         # If the place's first operator runs again, a loop has gone on to its next iteration.
@@ -38,7 +43,12 @@ class CallLog:
         self.calls.append(dataclasses.replace(call, name=name))
 
     def settle(self, number: int, output: int) -> None:
-        """Sets the number of the allocation that holds call `number`'s result, unknown until now."""
+        """Sets which allocation holds the result of a call for which that was not known yet.
+
+        Args:
+            number: index of the call in `calls`.
+            output: number of the allocation.
+        """
         self.calls[number] = dataclasses.replace(self.calls[number], outputs=(output,))
 
 

@@ -79,7 +79,7 @@ def is_engine(frame: FrameType | None) -> bool:
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether a frame is PyTorch code, such as `Module.__call__`, that returns another function's result."""
+    """Whether a frame is PyTorch code that returns what a function it calls returns: `Module.__call__`, …."""
     return frame.f_code.co_filename in _HANDS_ON
 
 

@@ -15,10 +15,11 @@ from autofit_workers.tracing.recording.collectives import arguments_of, is_colle
 
 
 class Communicators:
-    """Collection of the process groups with an NCCL communicator.
+    """Collection of the process groups for which NCCL holds memory on the GPU, in a communicator.
 
     Attributes:
-        are_eager: whether groups have their communicators as soon as they are created.
+        are_eager: whether groups have their communicators as soon as they are created; else from their first
+            collective on.
     """
 
     def __init__(self) -> None:

@@ -17,9 +17,10 @@ _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def convolutions(func: OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
-    """Convolution that computes each output of an operator, None for a bias gradient.
+    """Convolution, as a `Convolution`, by which each output of an operator's call is computed.
 
-    Empty for operators other than `convolution` and `convolution_backward`.
+    None stands for the gradient of a bias. The list is empty for other operators than `convolution` and
+    `convolution_backward`.
     """
     if func is _CONVOLUTION:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001

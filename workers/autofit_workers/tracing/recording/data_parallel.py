@@ -227,8 +227,10 @@ class DataParallel:
         """Broadcasts tensors as flat copies, of which at most two are alive at a time.
 
         Args:
-            are_taken: whether to record the work of the broadcast and of copying its results back, as in a
-                step; else only the memory is recorded.
+            tensors: the tensors.
+            are_taken: whether this happens in a step, so that the work of the broadcast and of copying its
+                results
+                back is recorded; else only the memory is.
         """
         in_flight: list[torch.Tensor] = []
         for piece in _pieces(tensors):

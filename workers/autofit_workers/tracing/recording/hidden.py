@@ -36,7 +36,11 @@ _CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
-    """Moment at which scratch memory is freed: end of its stage, end of the operator, or never."""
+    """Moment at which a block of scratch memory is freed.
+
+    It is the end of its stage (see `Recipe`), the end of the operator, or never, for a thread's cuBLAS
+    handle.
+    """
 
     STAGE = auto()
     OPERATOR = auto()
@@ -45,10 +49,10 @@ class Lifetime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request of an operator for one block of scratch memory.
+    """Block of scratch memory that an operator allocates beside its outputs.
 
     Attributes:
-        correction: name of the rule to which the memory belongs, such as `layout_copies`.
+        correction: name of the rule by which autofit knows of the block, such as `layout_copies`.
         scratch: formula and dimensions from which the size in bytes follows.
         lifetime: when the block is freed.
     """

@@ -45,7 +45,13 @@ _NOTHING_BESIDE = hidden.Recipe()
 
 @dataclass(slots=True)
 class Origin:
-    """Place that an operator was called from: module, source line (`file:line:function`) and call stack."""
+    """Place that an operator was called from.
+
+    Attributes:
+        module: path of the module that runs; empty if none does.
+        source: line of the user's code, as `file:line:function`.
+        stack: call stack of such lines, outermost first.
+    """
 
     module: str = ""
     source: str = ""
@@ -131,7 +137,13 @@ class Recorder:
         return len(self._events)
 
     def mark(self, name: str, position: int | None = None) -> None:
-        """Marks the start of the phase `name`, now or at an earlier `position` after the last mark."""
+        """Marks the start of a phase of the step, such as `backward`, in the trace.
+
+        Args:
+            name: name of the phase.
+            position: number of allocations and frees before the phase, at least that of the last mark; None
+                for now.
+        """
         if self._closed:
             return
         self.marks.append(Mark(position=self.position if position is None else position, name=name))
@@ -317,7 +329,16 @@ class Recorder:
         self._give_back(held)
 
     def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
-        """Records allocations of scratch memory; returns numbers of those to free after the operator."""
+        """Records the scratch memory that an operator allocates, stage by stage.
+
+        Args:
+            stages: requests of the stages; blocks of lifetime `STAGE` are freed at the end of theirs.
+            operator: name of the operator.
+            origin: place that it was called from.
+
+        Returns:
+            Numbers of the allocations that are to be freed when the operator ends.
+        """
         if not stages:
             return []
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
@@ -337,7 +358,7 @@ class Recorder:
         return held[hidden.Lifetime.OPERATOR]
 
     def _is_ours(self, value: object) -> bool:
-        """Whether `value` is a strided fake tensor on the recorded device."""
+        """Whether `value` is a fake tensor on the device whose memory is recorded, in a strided layout."""
         return (
             isinstance(value, FakeTensor)
             and value.fake_device.type == self._device_type
@@ -351,7 +372,15 @@ class Recorder:
     def _take_for_library(
         self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
-        """Records memory that a library, such as cuDNN, allocates inside an operator (`library_memory`)."""
+        """Records memory that a library, such as cuDNN, allocates inside an operator (`library_memory`).
+
+        Args:
+            tensor: fake tensor that stands for the memory.
+            origin: place that the operator was called from.
+            span_bytes: low, likely and high size.
+            operator: name of the operator.
+            kept: whether the memory outlives the operator; else it is a workspace.
+        """
         low, _, high = span_bytes
         if self._allocate(tensor, operator, origin, may_be_more=high > 0):
             self.allocations[-1] = dataclasses.replace(
@@ -451,7 +480,12 @@ class Recorder:
         self._give_memory(pending, self._append(pending.allocation))
 
     def _give_memory(self, pending: _PendingSum, index: int) -> None:
-        """Makes allocation number `index` the one that holds a pending sum of gradients."""
+        """Records that a sum of two gradients, whose memory was not decided yet, lies in an allocation.
+
+        Args:
+            pending: the sum.
+            index: number of the allocation.
+        """
         self._ids[pending.output._cdata] = index
         self._watch(pending.output)
         if self._log is not None and pending.call is not None:
@@ -499,7 +533,7 @@ class Recorder:
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
-        """Context in which operators are recorded under the module name `module`.
+        """Context in which operators are recorded as called by a module of the given name.
 
         For wrappers such as `DistributedDataParallel`, which are not submodules of the model.
         """

@@ -186,6 +186,9 @@ class WorkLog:
         """Logs a collective, on the current stream or on its process group's own.
 
         Args:
+            work: tensors that the collective reads and writes, and its ranks.
+            module: path of the module that runs.
+            position: number of allocations and frees recorded before the collective.
             name_of_group: process group on whose own stream the collective runs; None for the current stream.
             handle: object that identifies the collective in `wait_for`.
             results: output tensors, of which the program may pass one to `wait_tensor`.

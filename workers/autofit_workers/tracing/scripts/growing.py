@@ -37,7 +37,13 @@ _MOST_DEPTH = 4  # of objects nested in a model's inputs
 
 @dataclass(slots=True)
 class _Place:
-    """Attribute, key or index of an object at which a tensor or an integer is stored."""
+    """Place where an object, such as a KV cache, holds a tensor or an integer.
+
+    Attributes:
+        holder: the object.
+        key: name of the attribute, or key or index.
+        value: the tensor or integer.
+    """
 
     holder: Any
     key: Any
@@ -53,7 +59,12 @@ class _Place:
 
 @dataclass(slots=True)
 class _Described:
-    """Description of a pass's values: fixed properties such as dtypes, and numbers that may grow."""
+    """Description of the values that go into or out of a forward pass.
+
+    Attributes:
+        fixed: properties that must not change from pass to pass, such as dtypes.
+        numbers: sizes of tensors, and integers, which may grow.
+    """
 
     fixed: list[Hashable] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -108,7 +119,14 @@ class _Series:
     last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
-        """Expected description of the pass with input numbers `given`; None if the pass has to be run."""
+        """Description that the next pass has if sizes grow as before.
+
+        Args:
+            given: sizes and integers in the inputs of the next pass.
+
+        Returns:
+            The description; None if the passes do not grow evenly, so that the pass has to be run.
+        """
         if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
@@ -138,7 +156,12 @@ class _Series:
 
 
 class GrowingPasses:
-    """Runs a model's passes without gradients; skips those whose memory grows as in the passes before."""
+    """Runs a model's forward passes without gradients, such as those that generate tokens with a KV cache.
+
+    Passes are skipped where sizes grow by the same amounts as in the passes before; then only the cache and
+    the
+    outputs are made larger.
+    """
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
@@ -224,7 +247,11 @@ def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Stand-in for an output that is an input object itself, such as the cache, by its index."""
+    """Stand-in for an output of a pass that is one of its inputs, such as the KV cache.
+
+    Attributes:
+        number: index of the input object.
+    """
 
     number: int
 

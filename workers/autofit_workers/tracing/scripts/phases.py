@@ -28,12 +28,12 @@ _BETWEEN_STEPS = ("input", "evaluation", "generation")
 
 
 class PhaseMarks:
-    """Marks the phases of a script's steps in the trace, and categorizes its allocations.
+    """Marks the phases of a script's steps in the trace, such as forward, and categorizes its allocations.
 
     Attributes:
         trains: returns whether the script has an optimizer; without one no pass is an evaluation.
-        more_tells: returns whether more than a given number of steps would show more about anything but
-            memory, such as lengths of sequences.
+        more_tells: called with the number of steps made; returns whether more are needed to learn something
+            other than memory, such as the lengths of sequences.
         step_ends: ends of the steps, for each kind of step.
         kept: finds the lines at which the script puts values into containers.
         keepers: by source line of allocations that grow from step to step, the line that keeps them alive.

@@ -27,7 +27,7 @@ _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, t
 
 @dataclass
 class _Seen:
-    """Description of a model's outputs for inputs of given shapes.
+    """Outputs that a model returned for inputs of some shapes, by which further passes can be skipped.
 
     Attributes:
         num_passes: number of passes that returned such outputs.
@@ -63,7 +63,10 @@ class _Accumulating:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last two passes before this one ran backward alike and left no allocations."""
+        """Whether the last two passes of the step had the same number of backward passes and left no memory.
+
+        A further pass may then be skipped.
+        """
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
@@ -71,7 +74,9 @@ class _Accumulating:
 
 
 class Shortcuts:
-    """Skips forward passes of a script's models whose memory is known, and returns made outputs.
+    """Skips forward passes of a script's models whose memory is known from earlier ones.
+
+    A skipped pass returns new tensors of the shapes seen before.
 
     Args:
         watch: counts steps and backward passes, and is told of each skipped pass without gradients.

@@ -20,16 +20,16 @@ _OF_DEEPSPEED = "/deepspeed/runtime/"  # its branches ask whether gradients over
 
 
 class Decisions:
-    """Branches that one program took on made-up values, and the sizes assumed for it.
+    """Guesses about values that only a real run has: branches taken on them, and sizes assumed.
 
     Args:
-        turned: places (`file:line:function`) at which branches are taken the other way.
+        turned: places (`file:line:function`) at which branches are taken against the likely way.
         share: share of its elements that an unknown mask is assumed to select, from 0 to 1.
 
     Attributes:
-        taken: by place, how the last branch there was taken.
+        taken: by place, which way the last branch there was taken.
         assumptions: the largest size assumed for each place and kind of size.
-        effort: limits of what is computed to know values.
+        effort: limits on the bytes of values that are computed.
     """
 
     def __init__(self, turned: Iterable[str] = (), share: float = LIKELY_SHARE) -> None:
@@ -46,7 +46,7 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Note for the user on how the first branches on made-up values were taken."""
+        """Note for the user on the ways taken at branches on unknown values; empty without such branches."""
         ways = [
             f"{site} was taken as {way}"
             for site, way in self.taken.items()
@@ -57,10 +57,10 @@ class Decisions:
         return (said,) if ways else ()
 
     def decide(self, likely: bool) -> bool:
-        """Records a branch at the running line of the user's code, and returns how it is taken.
+        """Records a branch on an unknown value at the running line of the user's code; returns the condition.
 
         Args:
-            likely: how it is taken unless its place is turned.
+            likely: the condition, unless the line is one of the `turned` places; there it is the opposite.
         """
         site = here()
         way = likely if site not in self._turned else not likely
@@ -82,10 +82,16 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """Size of a selection by known values, recorded as assumed if it differs between batches.
+        """Number of elements that a known mask or comparison selects, as it is used for the prediction.
 
-        Other batches may then select more than those traced, so the size is `largest` if unknown masks are
-        assumed to select all elements (`share` is 1), else `size`.
+        If the number has differed between batches, it is recorded as an assumption, as batches that are not
+        traced
+        may select more. It is then `largest` if unknown masks are assumed to select all (`share` is 1).
+
+        Args:
+            what: name, for the user, of the thing that is selected.
+            size: number of elements that are selected.
+            largest: most elements that can be selected.
         """
         frame = user_frame(sys._getframe(1))
         place = -1 if frame is None else frame.f_lasti  # a line may select several times
@@ -97,7 +103,12 @@ class Decisions:
         return largest if self.share == 1 else size
 
     def share_of(self, what: str, largest: int) -> int:
-        """Records and returns the number of elements assumed to be selected from `largest`."""
+        """Number of elements that an unknown mask is assumed to select of `largest`; recorded as assumed.
+
+        Args:
+            what: name, for the user, of the thing that is selected.
+            largest: most elements that can be selected.
+        """
         return self.assume(what, round(self.share * largest), largest)
 
 

@@ -39,7 +39,12 @@ _has_made_up = [False]  # whether this process has made up any values
 
 
 class _Memory:
-    """State that all known values in one storage share: whether they are still valid, and made up."""
+    """State that all known values in one storage share.
+
+    Attributes:
+        is_valid: whether the values are still those of the fake tensors in the storage.
+        is_made_up: whether they stand for unknown values.
+    """
 
     __slots__ = ("is_made_up", "is_valid")
 
@@ -50,7 +55,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Known values of a fake tensor, as a real tensor on the CPU."""
+    """Values of a fake tensor that could be computed, as a real tensor on the CPU."""
 
     values: Tensor
     memory: _Memory
@@ -263,7 +268,10 @@ def _is_kept_where_filled(tensor: Tensor) -> bool:
 
 
 def _written(func: OpOverload, given: _Given, target: Tensor) -> bool:
-    """Writes an operator's result into its target's known values; returns whether that worked."""
+    """Computes an operator that writes into `target`, whose values are known, so that they stay known.
+
+    Returns False if the operator is too large or cannot be computed on the CPU.
+    """
     is_allowed = running().effort.allows(func, given.tensors, [target])
     return is_allowed and _computed(func, given) is not None
 
@@ -281,11 +289,12 @@ def _held(value: object) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Arguments of a call with known values in place of fake tensors.
+    """Arguments of an operator with the known values in place of fake tensors.
 
     Attributes:
-        tensors: the tensors among the arguments.
-        is_made_up: whether any value is made up.
+        args, kwargs: the arguments.
+        tensors: the tensors among them.
+        is_made_up: whether any value is made up, that is, stands for an unknown one.
     """
 
     args: tuple[Any, ...]

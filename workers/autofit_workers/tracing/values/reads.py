@@ -37,7 +37,7 @@ def number(tensor: Tensor) -> Any:
 
 
 def truth(tensor: Tensor) -> bool:
-    """Result of `bool(tensor)`; a made-up one is recorded as a branch."""
+    """Result of `bool(tensor)`; if its value is made up, it is recorded as a branch on an unknown value."""
     values = _host_values(tensor)
     if is_made_up(values) and _is_in_distributions():
         return True  # `torch.distributions` checks that its arguments are valid
@@ -59,7 +59,10 @@ def whole_number(tensor: Tensor) -> int:
 
 
 def index(tensor: Tensor) -> int:
-    """Integer of a tensor that is used as a size or index; a made-up one is recorded as an assumed size."""
+    """Integer of a tensor that is used as a size or index; a made-up one is recorded as an assumed size.
+
+    Made-up integers stand for values that only a real run has.
+    """
     value = number(tensor)
     if isinstance(value, MadeUpInt):
         return running().assume("a number made of values", value.plain, None)

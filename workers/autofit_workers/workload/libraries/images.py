@@ -72,7 +72,11 @@ def _mean(model: nn.Module, batch: Images) -> Tensor:
 
 
 def _outputs(output: Any) -> list[Tensor]:
-    """Tensors of an output, be it a tensor, a (named) tuple or a mapping; at least one."""
+    """Tensors in a network's output, which is a tensor, a (named) tuple or a mapping.
+
+    Raises:
+        InvalidLossError: the output has no tensor.
+    """
     values = output.values() if isinstance(output, Mapping) else output
     found = [output] if isinstance(output, Tensor) else [v for v in values if isinstance(v, Tensor)]
     if not found:

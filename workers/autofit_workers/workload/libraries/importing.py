@@ -25,12 +25,13 @@ _OF_TORCHAUDIO = "torchaudio._extension.utils"  # module that loads its compiled
 def imported(
     package: str, wanted: str, what: str = "a model", *, distribution: str | None = None
 ) -> ModuleType:
-    """Imports the library that a reference or a knob's value needs.
+    """Imports the library that a model's name or a knob's value needs.
 
     Args:
         package: import name of the library, or of a module of it.
-        wanted, what: the reference or value, and its kind in words, for the error's message.
-        distribution: name by which it is installed, if that differs from the import name.
+        wanted: the name or value, for the error's message.
+        what: its kind in words, such as `a model`.
+        distribution: name by which pip installs the library, if that differs from the import name.
 
     Raises:
         MissingLibraryError: the library is not installed.
@@ -106,7 +107,7 @@ def without_missing_operators() -> Iterator[None]:
 
 
 def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Executes torchaudio's module so that a library that fails to load counts as missing."""
+    """Executes torchaudio's module; a compiled library of it that fails to load then counts as missing."""
     execute(module)
     found: Any = module
     load = found._load_lib  # noqa: SLF001 - no public name

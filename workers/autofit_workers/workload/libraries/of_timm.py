@@ -72,7 +72,15 @@ def _require_trainable(told: Mapping[str, Any]) -> None:
 
 
 def _shape_told(told: Mapping[str, Any], own: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape C×H×W of the images that a model's arguments ask for."""
+    """Shape C×H×W of the images that a model's arguments ask for.
+
+    Args:
+        told: the user's arguments of the model.
+        own: the model's default shape, used for what the arguments do not say.
+
+    Raises:
+        InapplicableError: a size in the arguments is not a positive whole number.
+    """
     sides = told.get(_SIDES, own[1:])
     sides = tuple(sides) if isinstance(sides, tuple | list) else (sides, sides)
     shape = (told.get(_CHANNELS, own[0]), *sides)
@@ -104,7 +112,13 @@ def _build_fixed(
 
 
 def _refusal(name: str, options: Mapping[str, Any], error: Exception) -> Exception:
-    """Error for arguments with which timm does not make a model."""
+    """Error for the user when timm refuses to make a model with the given arguments.
+
+    Args:
+        name: name of the model.
+        options: the arguments.
+        error: exception that timm raised.
+    """
     found = _UNEXPECTED.search(str(error))
     if found is None or found[1] not in options:
         told = ", ".join(f"{key}={value!r}" for key, value in options.items())
@@ -119,7 +133,7 @@ def _refusal(name: str, options: Mapping[str, Any], error: Exception) -> Excepti
 
 
 def _names_of(name: str) -> list[str]:
-    """Names of the arguments that a model's classes take, without its configuration's."""
+    """Names of the arguments that a timm model's constructors take."""
     import timm
 
     with torch.device("meta"):

@@ -137,7 +137,16 @@ def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
 
 
 def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Tensor:
-    """Loss that a model computes itself; raises `UnsupportedError` if it cannot for this batch."""
+    """Loss that a transformers model computes itself.
+
+    Args:
+        model: the model.
+        batch: arguments of its forward pass, with labels.
+        options: further arguments of the forward pass.
+
+    Raises:
+        UnsupportedError: the model computes no loss for this batch, or does not accept it.
+    """
     taken = {each: tensor for each, tensor in batch.items() if each != LENGTHS}
     name = type(model).__name__
     try:
@@ -165,7 +174,7 @@ def _is_predicted(model: nn.Module) -> bool:
 
 
 def _is_of_transformers(error: Exception) -> bool:
-    """Whether code of transformers itself raised an error, rather than code that it called."""
+    """Whether transformers' own code raised an error, as opposed to PyTorch code that it called."""
     return "transformers" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 

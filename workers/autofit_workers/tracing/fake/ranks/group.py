@@ -35,10 +35,10 @@ _told: list[_Told] = []
 
 
 def on_join(tell: _Told) -> None:
-    """Registers a function to call whenever the program calls `init_process_group`.
+    """Registers a function to call whenever the predicted script calls `init_process_group`.
 
     Args:
-        tell: called with `is_eager`: whether `device_id` was given, so that NCCL connects at once.
+        tell: called with True if the script gave `device_id`, so that NCCL connects at once; else with False.
     """
     _told.append(tell)
 
@@ -148,12 +148,21 @@ def _let_groups_be_fake(c10d: Any) -> None:
 
 
 def _said(given: int | None, variable: str, default: int) -> int:
-    """World size or rank that a program gave, else the value of an environment variable, or `default`."""
+    """World size or rank of a process group, from a call's argument or from the environment.
+
+    Args:
+        given: argument of the call; None or negative if it has none.
+        variable: environment variable that is read then, such as `WORLD_SIZE`.
+        default: value if neither is given.
+    """
     return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
 
 
 def _kept(*_args: Any, **_kwargs: Any) -> None:
-    """Does nothing: objects received from other ranks are taken to equal this rank's own."""
+    """Does nothing, in place of a call that receives objects from other ranks.
+
+    The objects that a rank has are taken to be those that it would receive.
+    """
 
 
 def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:

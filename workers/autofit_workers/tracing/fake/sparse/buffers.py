@@ -31,7 +31,11 @@ def for_product(matrix: Parts) -> Tensor:
 def for_sparse_product(num_products: int, value_bytes: int) -> Tensor:
     """Buffer of cuSPARSE for a product of two sparse matrices (SpGEMM).
 
-    Its size is 1 to 4 times an index and a value for each of `num_products` multiplications.
+    It takes 1 to 4 times the bytes of an index and a value for each multiplication.
+
+    Args:
+        num_products: number of multiplications of elements.
+        value_bytes: bytes of a value.
     """
     once_bytes = num_products * (_INDEX_BYTES + value_bytes)
     return library_memory(between(once_bytes, 2 * once_bytes, 4 * once_bytes), CUSPARSE_BUFFER)

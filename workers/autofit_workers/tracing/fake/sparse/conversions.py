@@ -100,10 +100,13 @@ def _of_dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_coordinates(gpu: Device, tensor: Tensor, sparse_dim: Any = None, **_options: Any) -> Tensor:
-    """COO tensor of a dense or compressed tensor's elements (`_to_sparse`); a COO tensor itself.
+    """COO tensor of a dense or compressed tensor's elements (`_to_sparse`); a COO tensor is returned itself.
 
     Args:
-        sparse_dim: first dimension of a dense tensor that stays dense; None for none.
+        gpu: the fake GPU.
+        tensor: the tensor.
+        sparse_dim: number of leading dimensions that become sparse; None for all. A compressed tensor's are
+            always two.
     """
     if not is_sparse(tensor):
         if isinstance(sparse_dim, int) and sparse_dim != tensor.dim():
@@ -177,7 +180,15 @@ def _dense_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> T
 
 
 def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, tiles: Tensor) -> Tensor:
-    """Compressed tensor of the elements or blocks that `mask` selects from `tiles`."""
+    """Compressed tensor of the elements or blocks of a dense tensor that `mask` selects.
+
+    Args:
+        gpu: the fake GPU.
+        tensor: the dense tensor.
+        layout: layout of the result.
+        mask: tensor that is true where an element or block is stored.
+        tiles: the elements of `tensor`, with those of a block next to each other.
+    """
     if layout not in BY_ROWS:
         mask, tiles = mask.transpose(0, 1), tiles.transpose(0, 1)
     places = mask.nonzero()

@@ -80,7 +80,10 @@ def flattened(parts: Parts, *, clones: bool = False) -> Tensor:
 
 
 def _places(parts: Parts) -> Tensor | None:
-    """Linear index of each stored element as a real tensor; None if the indices' values are unknown."""
+    """Linear index of each stored element as a real tensor, computed from the indices' values.
+
+    None if these values are unknown.
+    """
     found = known(parts.indices[0])
     if found is None or found.is_made_up:
         return None
@@ -89,9 +92,9 @@ def _places(parts: Parts) -> Tensor | None:
 
 
 def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
-    """Coalesced copy of a COO tensor (`_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu).
+    """Coalesced copy of a COO tensor; a tensor that is coalesced already is returned itself.
 
-    A tensor that is coalesced is returned itself.
+    Source: `_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu.
     """
     parts = parts_of(tensor)
     if parts.is_coalesced:
@@ -115,9 +118,9 @@ def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
 
 
 def _different(parts: Parts) -> tuple[int, Tensor | None]:
-    """Number of distinct linear indices, and the indices as a real tensor.
+    """Number of distinct linear indices among a COO tensor's elements, and the indices as a real tensor.
 
-    If the indices are unknown, the number is assumed and the tensor None.
+    If the values of the indices are unknown, the number is an assumption and the tensor is None.
     """
     places = _places(parts)
     if places is not None:

@@ -193,7 +193,7 @@ def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
     """Assumed numbers of multiplications, and of stored elements, of a product of two COO matrices.
 
-    The second is recorded as an assumed size.
+    The number of stored elements is recorded as an assumed size.
     """
     most = left.size[0] * right.size[1]
     mean = -(-right.num_elements // max(right.size[0], 1))
@@ -203,7 +203,10 @@ def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
 
 
 def _note(gpu: Device, parts: Parts, dense: Tensor, result: Tensor, *others: Tensor) -> None:
-    """Records a product's work: each stored element of the sparse matrix reads a row of the dense one."""
+    """Records the work of a product of a sparse and a dense matrix, from which its time is predicted.
+
+    Each stored element of the sparse matrix reads a row of the dense one.
+    """
     read = gpu.unseen((max(parts.num_elements, 1), dense.shape[-1]), dense.dtype)
     gpu.note(_ADDED, (parts.values, *parts.indices, read, *others), result)
 

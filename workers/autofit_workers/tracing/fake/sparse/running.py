@@ -32,7 +32,12 @@ def concerns(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def run(gpu: Device, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of an operator on sparse tensors, by the function for its layout.
+    """Runs an operator on sparse tensors by the function of this package for its layout, such as COO.
+
+    Args:
+        gpu: the fake GPU.
+        func: the operator.
+        args, kwargs: its arguments.
 
     Raises:
         UnsupportedError: there is no function for the operator and layout.

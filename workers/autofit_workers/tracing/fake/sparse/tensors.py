@@ -33,7 +33,7 @@ TRANSPOSED = {
 
 
 class Device(Protocol):
-    """Part of `FakeDeviceMode` that operators on sparse tensors use."""
+    """Methods of `FakeDeviceMode`, the fake device, that operators on sparse tensors use."""
 
     fake_mode: FakeTensorMode
 

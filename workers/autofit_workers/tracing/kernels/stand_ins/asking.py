@@ -49,12 +49,15 @@ _finder = StandInFinder()
 
 @functools.cache
 def install() -> None:
-    """Offers the stand-in to transformers models that ask for FlashAttention, in this process for good."""
+    """Lets transformers models that ask for FlashAttention import a stand-in where it is not installed.
+
+    The stand-in predicts the library's memory. Lasts until the process ends.
+    """
     when_decided(_offered)
 
 
 def begin_program() -> None:
-    """Withdraws the stand-ins that were offered to an earlier program."""
+    """Withdraws the stand-ins that were offered to an earlier script or workload in this process."""
     if _finder.offered:
         _finder.withdraw()
         _forget()
@@ -66,7 +69,11 @@ def notes() -> tuple[str, ...]:
 
 
 def offer_for(knobs: Knobs) -> None:
-    """Offers the stand-in that a knob setting's attention needs, if any; raises as `offer` does."""
+    """Makes a stand-in importable for the library that a knob setting's attention needs, if it has one.
+
+    Raises:
+        UnsupportedError: the installed release of the library cannot be followed.
+    """
     if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
         offer(implementation.name)
 

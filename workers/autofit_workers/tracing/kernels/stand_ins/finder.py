@@ -24,14 +24,14 @@ _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """Description of a package that has a stand-in for predictions.
+    """Package that predictions can replace by a module of autofit (a stand-in) if it is not installed.
 
     Attributes:
         package: name by which it is imported.
-        distribution: name by which it is installed.
+        distribution: name by which pip installs it.
         version: release that the stand-in imitates.
         modules: module of autofit to load, by the name of the package's module.
-        oldest: oldest release that predictions can follow if it is installed, as major and minor.
+        oldest: oldest installed release that predictions can follow, as major and minor.
     """
 
     package: str

@@ -33,9 +33,14 @@ class CallOrder:
                 pending[other] = max(number, pending.get(other, number))
 
     def add(self, stream: int, number: int) -> tuple[int, ...]:
-        """Adds call `number` to a stream, and returns which calls of other streams it waits for.
+        """Adds a call to a stream, and tells which calls of other streams it has to wait for.
 
-        Each is given by its distance: 1 for the call just before.
+        Args:
+            stream: number of the stream.
+            number: index of the call in the log.
+
+        Returns:
+            Distances to the calls that it waits for: 1 for the call just before.
         """
         self._last[stream] = number
         return tuple(sorted(number - other for other in self._pending.pop(stream, {}).values()))

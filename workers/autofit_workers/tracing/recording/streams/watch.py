@@ -12,7 +12,12 @@ from autofit_workers.tracing.recording.streams.order import Progress
 
 
 class _Event(NamedTuple):
-    """Progress of the streams at a CUDA event, in allocations and frees (`memory`) and in calls (`work`)."""
+    """Progress of the streams at a CUDA event, as recorded for memory and for time.
+
+    Attributes:
+        memory: progress in allocations and frees.
+        work: progress in operator calls.
+    """
 
     memory: Progress
     work: Done

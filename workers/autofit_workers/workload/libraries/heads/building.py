@@ -13,10 +13,11 @@ from autofit_workers.workload.libraries.heads.task import Head
 
 
 def build(head: Head, *, size: int | None = None) -> nn.Module:
-    """Model of a head, with random weights, for images with sides of `size` pixels if given.
+    """Builds a transformers model with random weights for a head, which is a model class for one task.
 
     Args:
-        size: pixels of the images' sides, in place of the head's own.
+        head: the model class, with its task and configuration.
+        size: height and width of the images in pixels; None for the head's own.
 
     Raises:
         UnsupportedError: transformers cannot build the model from its configuration.

@@ -28,7 +28,12 @@ _COMPARED = {aten.eq: False, aten.ne: True}
 
 
 def rows_of(head: Head, method: str, inputs: Batch) -> int:
-    """Number of features that a class's method, such as `get_image_features`, makes of one sample.
+    """Number of features that one sample becomes, each in the place of one token of the text.
+
+    Args:
+        head: model class with its configuration.
+        method: name of the class's method that computes the features, such as `get_image_features`.
+        inputs: the method's arguments for one sample.
 
     Raises:
         UnsupportedError: the class has no such method, or does not take the inputs.
@@ -91,10 +96,11 @@ def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
 
 
 class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that keeps integer tensors and masks on the CPU, beside tensors on device `meta`.
+    """Dispatch mode for meta tensors that keeps integer tensors and masks on the CPU, with their values.
 
-    Real numbers have no values on `meta`, so none count as equal: classes leave out images of zeros and
-    masked frames, which batches of this package do not contain.
+    Model classes read such values, for example image sizes. Real numbers have no values on `meta`, so
+    comparisons of them are false: classes leave out images of zeros and masked frames, which batches of this
+    package do not contain.
     """
 
     def __torch_dispatch__(
@@ -119,7 +125,7 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator without tensor arguments returns integers or a mask."""
+    """Whether an operator that makes a tensor from no other, such as `arange`, returns integers or a mask."""
     dtype = kwargs.get("dtype")
     if dtype is None:
         return func.overloadpacket is aten.arange and all(isinstance(each, int) for each in args)

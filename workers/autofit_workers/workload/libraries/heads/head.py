@@ -21,11 +21,15 @@ _LABELS = ("labels", "_labels", "_positions", "future_values", "target_values", 
 
 
 def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None) -> Head:
-    """Head for a configuration: its class for a task, else that in `architectures`, else the usual one.
+    """Model class to train for a configuration of transformers, with its task, as a `Head`.
 
-    The usual class is taken if no class is named, or one without a head, which has no loss.
+    The class is that of the task which the user named; else the one in the configuration's `architectures`.
+    If none is named, or only a class without a head, which has no loss, the usual class for the configuration
+    is taken.
 
     Args:
+        transformers: the imported library.
+        config: configuration of the model.
         wanted: the user's name for the model, for messages.
         said: task that the user named; None for none.
 
@@ -56,7 +60,16 @@ def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None
 def _heads_for(
     transformers: Any, config: Any, wanted: str, said: str, there_are: Sequence[Head]
 ) -> list[Head]:
-    """Heads for a task that the user named; raises `UnsupportedError` if there are none."""
+    """Model classes, of those in `there_are`, for the task that the user named as `said`.
+
+    Args:
+        transformers, config, wanted: see `head_of`.
+        said: the task, such as `text-classification`.
+        there_are: every class for the configuration, with its task.
+
+    Raises:
+        UnsupportedError: no class is for the task.
+    """
     tables = TASKS_BY_NAME[said]
     if found := [head for head in there_are if head.task.table in tables]:
         return found
@@ -116,9 +129,10 @@ def with_images_of(head: Head, wanted: str, shape: tuple[int, ...]) -> Head:
 
 
 def batches_of(head: Head, wanted: str) -> Batches:
-    """Batches of a head, checked against the arguments of its class.
+    """Batches that a model class is trained on, checked against the arguments of its forward pass.
 
     Args:
+        head: the model class, with its task and configuration.
         wanted: the user's name for the model, for messages.
 
     Raises:

@@ -54,7 +54,10 @@ def with_sounds() -> Callable[[Head], Batches]:
 
 
 def described() -> Callable[[Head], Batches]:
-    """Function that makes batches of images with captions as labels; sample size is the caption's length."""
+    """Function that makes batches of images with captions as labels; the sample size is that of captions.
+
+    The size is a number of tokens.
+    """
     return lambda head: Batches(functools.partial(_described, head=head), sizes.of_targets(head.config))
 
 
@@ -75,7 +78,15 @@ def compared() -> Callable[[Head], Batches]:
 def _batches(
     every_way: tuple[Callable[..., Batch], ...], method: str, names: tuple[str, ...], head: Head
 ) -> Batches:
-    """Batches of texts with images or sounds, long enough for the tokens of one image or sound."""
+    """Batches of texts, each long enough for the tokens that stand for one image or sound in it.
+
+    Args:
+        every_way: functions that make images or sounds, each in another layout.
+        method: name of the model class's method that computes their features.
+        names: fields of the configuration that may hold the placeholder token for a part of an image or
+            sound.
+        head: model class with its configuration.
+    """
     token = _placeholder(head, names)
     media, num_tokens = (every_way[0], 0) if token is None else _taken(every_way, method, head)
     text = sizes.of_texts(head.config)
@@ -92,7 +103,14 @@ def _batches(
 def _taken(
     every_way: tuple[Callable[..., Batch], ...], method: str, head: Head
 ) -> tuple[Callable[..., Batch], int]:
-    """First layout of images or sounds that the model class accepts, and its number of tokens for one."""
+    """First layout of images or sounds that a model class accepts, and its number of tokens for one of them.
+
+    Args:
+        every_way, method, head: see `_batches`.
+
+    Raises:
+        UnsupportedError: the class accepts none of the layouts.
+    """
     refused = []
     for media in every_way:
         try:
@@ -103,7 +121,18 @@ def _taken(
 
 
 def _placeholder(head: Head, names: tuple[str, ...]) -> int | None:
-    """Id of the placeholder token for a part of an image or a sound; None if the class has no such token."""
+    """Id of the placeholder token for a part of an image or a sound.
+
+    Args:
+        head: model class with its configuration.
+        names: fields of the configuration that may hold the id.
+
+    Returns:
+        The id; None if the class takes images or sounds without placeholders in the text.
+
+    Raises:
+        UnsupportedError: the configuration has such a field, but no id in it.
+    """
     if head.takes("cross_attention_mask"):
         return None
     said = [getattr(head.config, name) for name in names if hasattr(head.config, name)]
@@ -189,7 +218,13 @@ def _of_each(batch_size: int, row: tuple[int, ...], device: torch.device) -> tor
 
 
 def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
-    """Numbers of rows and columns of an image's patches, both multiples of `merged`."""
+    """Numbers of rows and columns of an image's patches, both multiples of `merged`.
+
+    Args:
+        head: model class with its configuration, which gives the image's height and width.
+        patch: side of a patch in pixels.
+        merged: number of patches, along each side, that the model merges into one token.
+    """
     vision, square = sizes.vision_of(head.config), patch * merged
     own = head.image_sides or getattr(vision, "image_size", None) or _USUAL_GRID_SIDE
     height, width = (own, own) if isinstance(own, int) else own
@@ -240,7 +275,10 @@ def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """Images as tiles: one tile of the whole image, and its parts, 2×2 unless a size is given."""
+    """Images cut into tiles of the size that the encoder reads, with one more tile for the whole image.
+
+    Images have 2×2 tiles unless the user gives a size.
+    """
     side = sizes.sides(head)[0] if head.image_sides is None else sizes.vision_of(head.config).image_size
     height, width = head.image_sides or (2 * side, 2 * side)
     rows, columns = -(-height // side), -(-width // side)

@@ -36,22 +36,22 @@ _COUNT_FROM_PADDING = (
 
 
 def of_texts(config: Any) -> SampleSize:
-    """Number of tokens in texts that a model reads, with its rounding multiple and its maximum."""
+    """Sample size for texts that a model reads: usual number of tokens, rounding multiple and maximum."""
     return _lengths(config.get_text_config(), _LENGTHS)
 
 
 def of_targets(config: Any) -> SampleSize:
-    """Number of tokens in texts that a model writes about sounds or images, with multiple and maximum."""
+    """Sample size for texts that a model writes about sounds or images: tokens, multiple and maximum."""
     return _lengths(decoder_of(config), _TARGET_LENGTHS)
 
 
 def of_sounds() -> SampleSize:
-    """Number of audio samples in a sound, with its rounding multiple."""
+    """Sample size for sounds: usual number of audio samples, with its rounding multiple."""
     return SampleSize(size=HERTZ * SECONDS, multiple=FIRST_STAGE)
 
 
 def of_images(head: Head) -> SampleSize:
-    """Side of a head's images in pixels, None if not square, with the multiple of strides and patches."""
+    """Sample size for images: side in pixels, None if not square, and multiple of strides and patches."""
     height, width = sides(head)
     patch = getattr(head.config, "patch_size", 1)
     multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES

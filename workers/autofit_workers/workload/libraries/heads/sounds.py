@@ -76,10 +76,16 @@ def _positions(config: Any) -> int | None:
 
 
 def heard(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> Batch:
-    """Sounds of a batch, under the name of the class's argument for them.
+    """Random sounds of a batch, by the name of the model class's argument for sounds.
+
+    They are waveforms or spectrograms, whichever the class reads.
 
     Args:
-        size: samples of the sound; None for 10 seconds of samples, or 30 of a spectrogram.
+        head: model class with its configuration.
+        batch_size: number of sounds.
+        device: device of the tensors.
+        size: length of each sound in audio samples; None for 10 seconds of a waveform, or 30 of a
+            spectrogram.
     """
     encoder, name = encoder_of(head.config), _read_by(head)
     if name == "input_features":
@@ -97,7 +103,10 @@ def heard(head: Head, batch_size: int, device: torch.device, size: int | None = 
 
 
 def _read_by(head: Head) -> str:
-    """Name of the class's argument for sound; that of its encoder if it takes any encoder."""
+    """Name of the model class's argument for sound: `input_features` or `input_values`.
+
+    A class that takes both, for any encoder, gets the argument of its configured encoder.
+    """
     named = [each for each in ("input_features", "input_values") if head.takes(each)]
     if len(named) == 1:
         return named[0]

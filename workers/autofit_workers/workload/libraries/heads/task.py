@@ -16,13 +16,15 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches that a head is trained on: their maker and the size of their samples.
+    """Batches that a model class is trained on: the function that makes them, and the size of their samples.
 
     Attributes:
         make: makes the class's arguments from batch size and device; takes the keyword `size` if samples
             may be of any size.
-        size: size of a sample, with multiple and maximum; None if only one size is possible.
-        is_of_images: whether the size of a sample is the side of an image.
+        size: size of a sample, such as a number of tokens, with its rounding multiple and maximum; None if
+            only
+            one size is possible.
+        is_of_images: whether the size of a sample is the side of an image in pixels.
     """
 
     make: Callable[..., Batch]
@@ -32,15 +34,15 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Task that models of transformers are trained for, with its classes and batches.
+    """Task that models of transformers are trained for, such as text classification.
 
     Attributes:
         table: name of transformers' mapping from configurations to classes, the `…` of `MODEL_FOR_…_MAPPING`.
-        batches: makes the batches of a head.
-        main_inputs: main inputs that a class of the task may have.
-        ending: end of the names of further classes that are in no such mapping; empty for none.
+        batches: returns the batches for a model class of the task.
+        main_inputs: arguments one of which has to be the main input of a class of the task.
+        ending: ending of the names of further classes that are in no such mapping; empty for none.
         asks_for_loss: whether a class computes its loss only if asked to.
-        accepts: whether the task suits a model class with a configuration.
+        accepts: tells whether a model class with a configuration suits the task.
     """
 
     table: str
@@ -71,8 +73,13 @@ def main_input_of(model_class: Any) -> str:
 class Head:
     """Model class of transformers with its task and its configuration.
 
+    The class is the base model with an output layer (the head) for the task.
+
     Attributes:
-        image_sides: height and width of images if the user gave them; else None.
+        model_class: the class.
+        task: the task that it is trained for.
+        config: configuration that the model is built from.
+        image_sides: height and width of images in pixels if the user gave them; else None.
     """
 
     model_class: type[nn.Module]

@@ -26,7 +26,10 @@ def language() -> Callable[[Head], Batches]:
 
 
 def filled_in() -> Callable[[Head], Batches]:
-    """Function that makes batches of texts with tokens as labels, one sequence for each sample."""
+    """Function that makes batches of texts with a token as label at each position, as for masked tokens.
+
+    Several texts cannot be packed into one sample.
+    """
     return functools.partial(_batches, _unpackable)
 
 
@@ -45,7 +48,10 @@ def choices() -> Callable[[Head], Batches]:
 
 
 def pretraining() -> Callable[[Head], Batches]:
-    """Function that makes batches of texts with labels of pretraining: a second loss, or replaced tokens."""
+    """Function that makes batches of texts with the labels of a class's own pretraining.
+
+    Beside masked tokens these are a second loss, such as next-sentence prediction, or replaced tokens.
+    """
     return functools.partial(_batches, _pretraining)
 
 
