@@ -49,7 +49,8 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
     """Memory that NCCL holds on a rank for one communicator: low, likely and high bytes.
 
     Args:
-        num_ranks: number of ranks of the communicator, one for each process group that exchanges data.
+        num_ranks: number of ranks of the communicator. Each process group that exchanges data has one
+            communicator.
         architecture: architecture of the cards; None if unknown. Only with it the memory for NVLink SHARP is
             counted.
     """

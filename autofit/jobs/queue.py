@@ -193,8 +193,8 @@ class JobQueue:
         """Takes the oldest queued job and marks it as running, so that no other process starts its driver.
 
         Args:
-            max_running: number of running jobs above which none is taken; the job's own limit applies too.
-                None for only the latter.
+            max_running: most jobs that may run at once, besides the limit that the job itself sets; None for
+                that limit alone.
 
         Returns:
             The job; None if no job waits, or as many jobs as allowed are running.

@@ -232,7 +232,7 @@ class Calibration:
         return math.ceil(Fraction(str(self.workspace_share)) * workspace_bytes)
 
     def low_end(self, num_bytes: int) -> int:
-        """Low end of the interval in bytes, from a replayed peak.
+        """Low end of the interval in bytes, from a simulated peak.
 
         Args:
             num_bytes: peak with the smallest workspaces or, if `spans` is False, the likely one.
@@ -240,7 +240,7 @@ class Calibration:
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """High end of the interval in bytes, from a replayed peak.
+        """High end of the interval in bytes, from a simulated peak.
 
         Args:
             num_bytes: peak with the largest workspaces or, if `spans` is False, the likely one, plus

@@ -84,7 +84,8 @@ class PredictedCurve:
 
     Attributes:
         knobs, card: as given.
-        ranks: curve of one rank of each kind, where ranks differ in their memory; empty for one rank.
+        ranks: where ranks differ in their memory, the curve of one rank for each group of ranks that need
+            equal memory; otherwise empty.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class PredictedCurve:
 
     @property
     def risk(self) -> Risk:
-        """Which value of a predicted peak has to fit: the likely one, the high end, or the worst case."""
+        """Risk of the curve: whether a peak's likely value, high end or worst case has to fit."""
         return self._risk.risk
 
     @property
@@ -452,8 +453,8 @@ class PredictedCurve:
         """Source lines that keep more memory with each step of a run.
 
         Returns:
-            Each line has the step at which all growing memory together fills `usable_bytes`; the list is
-            empty if nothing grows.
+            The lines, each with the step at which all growing memory together fills `usable_bytes`; empty if
+            nothing grows.
         """
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
@@ -649,7 +650,10 @@ class PredictedCurve:
 
     @property
     def trace_identity(self) -> str:
-        """Digest that identifies the traced step; it is taken from the trace that every curve has."""
+        """Digest of the traced step, by which equal steps are recognized.
+
+        It is that of the trace at the first batch size, which every curve has.
+        """
         return self._curve.trace.identity
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:

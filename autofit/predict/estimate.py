@@ -135,7 +135,8 @@ class RankEstimate:
         num_alike: number of ranks in the group.
         peak_allocated_bytes: allocated peak of each of these ranks.
         interval: reserved peak of each of these ranks.
-        need: see `Estimate`.
+        need: reserved peak on a card that is large enough, where it may exceed the card's memory; else None.
+            See `Estimate`.
     """
 
     rank: int

@@ -188,7 +188,7 @@ class DrawnOrders:
 
         Args:
             limit_bytes: most bytes that the allocator can reserve; an order that does not run within it is
-                replayed without a limit.
+                simulated without a limit.
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
         peaks = sorted(each.peak_reserved_bytes + self._later_bytes for each in replays)

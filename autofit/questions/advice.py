@@ -89,7 +89,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Two cards with one rank each, among which a step is shared that does not fit on one card.
+    """Two cards with one rank each, to share a step that does not fit on one card.
 
     Attributes:
         setup: mode and parallelism of the two ranks.
@@ -233,7 +233,7 @@ class Adviser:
         )
 
     def _first_promised(self, promising: Sequence[Candidate], card: Card, limit_bytes: int) -> Changes:
-        """First combination of changes predicted to fit; empty if none fits, or too many do not.
+        """First combination of changes predicted to fit; empty if none fits, or after too many that do not.
 
         Args:
             promising: combinations that should fit by a rough estimate, the mildest first.
@@ -310,6 +310,6 @@ def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
 
 
 def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
-    """Changes sorted by side effects, the mildest first; equally mild ones by the end of `KNOBS` first."""
+    """Changes sorted by side effects, the mildest first; of equally mild ones, the last in `KNOBS` first."""
     names = [*KNOBS, "batch_size"]
     return sorted(usable, key=lambda lever: (gentleness([lever]), -names.index(lever.name)))

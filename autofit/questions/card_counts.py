@@ -25,7 +25,7 @@ def on_how_many(
     *,
     emit: EventSink = ignore,
 ) -> CardsAnswer:
-    """Predicts one configuration on several numbers of GPUs, for each card and number a result row.
+    """Predicts one configuration on several numbers of GPUs; each card and number gives a result row.
 
     Where the workload cannot be trained on some number of GPUs, the rows for this number hold the reason.
 

@@ -69,9 +69,10 @@ class CardFit:
         likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
             `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
         interval: predicted reserved peak on the card, in bytes.
-        need, num_alloc_retries: see `Estimate`.
-        growth: lines that keep more with each step, see `Estimate`; `full_step` is the step at which the
-            usable memory is full.
+        need: reserved peak on a card that is large enough, where it may exceed this card's memory; else None.
+        num_alloc_retries: how often the allocator releases its cached memory and retries in the traced steps.
+        growth: source lines that keep more memory with each step of the run; `full_step` is the step at which
+            the usable memory is full.
         device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
         largest_batch: largest batch that fits with this knob setting (precision, optimizer, …), by the same
             value of the predicted peak as `verdict`, while the next does not; `tune` may prove one that is a
@@ -85,13 +86,14 @@ class CardFit:
         num_gpus: number of GPUs of this card that train together.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         samples_per_step: samples of an optimizer step, of all ranks.
-        step_seconds, samples_per_second: predicted time of a step, see `Estimate`.
+        step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
+            they are too uncertain.
         epoch_seconds: predicted time of an epoch, if its samples are known and step times are stated.
-        relative_step_time: predicted time of a step over that on the fastest of the cards
-            on which it fits with as many GPUs; None if no times are predicted, or it does not fit.
+        relative_step_time: predicted time of a step, divided by that on the fastest of the cards on which it
+            fits with as many GPUs; None if no times are predicted, or it does not fit.
         price: price of an hour of one such card, as the user gave it.
         samples_per_price: samples for a price of 1, if their time is stated.
-        relative_price: price of a sample over that on the cheapest of the cards on which it fits.
+        relative_price: price of a sample, divided by that on the cheapest of the cards on which it fits.
     """
 
     gpu: str
@@ -189,7 +191,7 @@ def which_cards(
         settings: the configuration, the memory that is kept free for others, and which value of the peak has
             to fit; a card in the settings is ignored.
         question: the cards, the batch size, and what else is asked for each card.
-        emit: called for each change that is tried.
+        emit: called with a progress event for each change that is tried.
 
     Raises:
         UsageError: the settings name several configurations, as for a search.
@@ -399,8 +401,8 @@ def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) 
     """Bytes that a process holds outside the allocator on a card, and bytes left for the allocator.
 
     Args:
-        estimate: prediction whose process groups the bytes of NCCL are taken for, where a script creates
-            them; None before there is one.
+        estimate: prediction of a script, which names the process groups that the script creates; NCCL's
+            memory for these is then counted. None before there is a prediction.
     """
     try:
         budget = settings.budget_on(gpu)

@@ -71,7 +71,9 @@ class CheckResult:
         budget: memory of the card and its parts, in bytes; `budget.usable_bytes` is the part left for
             PyTorch.
         interval: predicted reserved peak on the card, in bytes.
-        need, limit_bytes, num_alloc_retries: see `Estimate`.
+        need: reserved peak on a card that is large enough, where it may exceed this card's memory; else None.
+        limit_bytes: most bytes that the allocator can reserve on the card.
+        num_alloc_retries: how often the allocator releases its cached memory and retries in the traced steps.
         device_peak_bytes: memory that nvidia-smi (or amd-smi) would likely show: likely reserved peak and
             context.
         device: the card.
@@ -96,14 +98,17 @@ class CheckResult:
         num_kinds_of_ranks: number of groups of ranks that each need equal memory; 0 if only one rank was
             asked for.
         convolves: whether the step has convolutions; without any, `knobs.conv_algo` has no effect.
-        step_seconds, samples_per_second, step_time_note: see `Estimate`.
+        step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
+            they are too uncertain.
+        step_time_note: sentence on what the step time is based on, or on why there is none.
         epoch_samples: samples of an epoch, if the user gave them.
         advice: changes that may make the configuration fit; None if it fits, if memory grows with each step
             until it is full, or if a script decides the settings.
         versions: versions of autofit and PyTorch.
-        seen: see `Estimate`.
-        growth: see `Estimate`; `full_step` is the step at which the budget is full.
-        lengths: see `Estimate`.
+        seen: part of the run that was traced, which the prediction covers.
+        growth: source lines that keep more memory with each step of the run; `full_step` is the step at which
+            the budget is full.
+        lengths: memory of a run whose batches differ in length; None where they do not.
     """
 
     workload: str

@@ -134,7 +134,7 @@ def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
     It scans from `last` downwards, as `largest_fitting_batch` says.
 
     Args:
-        fits: whether the size of a rank fits.
+        fits: returns whether the batch size of a rank fits.
     """
     failing = last + 1
     while failing > first:

@@ -218,7 +218,7 @@ class Metrics:
 
 
 class _Series:
-    """Prometheus metrics of autofit; those with known labels exist from the start, with the value 0.
+    """Prometheus metrics of autofit; those whose labels are known in advance exist from the start.
 
     If a counter appeared only with its first increment, Prometheus' rate() would miss that increment.
     """

@@ -95,7 +95,8 @@ def require_schema(record: Mapping[str, Any], newest: int) -> None:
     """Checks that a record's schema number is at most `newest`; a record without a number has the number 1.
 
     Raises:
-        NewerError: the number is larger.¶DamagedError: the number is no positive integer.
+        NewerError: the number is larger.
+        DamagedError: the number is no positive integer.
     """
     number = record.get("schema", 1)
     if not isinstance(number, int) or number < 1:

@@ -192,7 +192,7 @@ class Ledger:
         )
 
     def verified(self, soak_steps: int) -> dict[Configuration, int]:
-        """Configurations that fitted in a trial of `soak_steps` or more steps, each with its steps."""
+        """Configurations that fitted in a trial of `soak_steps` or more steps, with the number of steps."""
         return {
             configuration: num_steps
             for configuration, num_steps in self._num_steps.items()

@@ -131,7 +131,7 @@ def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) ->
 def _advice(
     settings: TuneSettings, predicted: Predicted, frontier: Frontier, emit: EventSink
 ) -> Advice | None:
-    """Advice on changes that would make the smallest batch size fit; None unless no batch fits.
+    """Advice on changes that would make the smallest batch size fit; None if any batch fits.
 
     Scripts get no advice, as they decide their own settings, and neither do measured searches.
     """
@@ -211,7 +211,7 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
-    """Prediction for the best configuration, or for the smallest batch size if nothing fits; None without."""
+    """Prediction for the best configuration, or for the smallest batch if nothing fits; None without one."""
     knobs, batch_size = (
         (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
     )

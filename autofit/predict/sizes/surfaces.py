@@ -49,7 +49,7 @@ class Surfaces:
                 self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
 
     def is_wanted(self, knobs: Knobs) -> bool:
-        """Whether several announced knob settings differ from `knobs` only in the sample size."""
+        """Whether a knob setting is one of several announced ones that differ only in the sample size."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
 
     def expect(self, knobs: Knobs, batch_size: int) -> None:
@@ -156,7 +156,7 @@ def _grid(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> 
     """Pairs of batch size and sample size to trace, from which a polynomial surface is computed.
 
     Args:
-        degree: degree of sizes as polynomials in the sample size.
+        degree: degree of tensor sizes as polynomials in the sample size.
     """
     return tuple((batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2])
 
@@ -165,7 +165,7 @@ def _check(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) ->
     """Pair of batch size and sample size whose trace checks a polynomial surface, in a tuple.
 
     Args:
-        degree: degree of sizes as polynomials in the sample size.
+        degree: degree of tensor sizes as polynomials in the sample size.
     """
     is_last = len(sizes) <= degree + 1 or len(batch_sizes) > 1
     return ((batch_sizes[-1], sizes[-1] if is_last else sizes[degree + 1]),)
