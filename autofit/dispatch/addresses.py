@@ -16,11 +16,12 @@ _HTTP2_SETTINGS = b"\x04"
 
 
 def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> None:
-    """Checks that a gRPC server answers at an address, as Ray itself would try for more than a minute.
+    """Checks quickly that a Ray cluster answers at an address; Ray itself would try for over a minute.
 
     Args:
         address: `auto`, `host:port` or `ray://host:port`.
-        cluster_here: returns the address of the cluster that runs on this machine, for `auto`.
+        cluster_here: returns the address of the cluster that this machine belongs to, None if there is none;
+            called for `auto`.
 
     Raises:
         UsageError: the text is no address.
@@ -48,7 +49,7 @@ def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> N
 
 
 def _endpoint(address: str) -> tuple[str, int]:
-    """Host and port of an address."""
+    """Host and port in an address of a Ray cluster."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         if parts.scheme in ("", "ray") and parts.hostname and parts.port:

@@ -45,10 +45,12 @@ _POLL_SECONDS = 0.1
 
 
 class RayApart(Dispatcher):
-    """Dispatcher that hands trials to a Ray cluster through a host process, which ends with its parent.
+    """Runs trials on a Ray cluster through a separate process (the Ray host), which alone imports Ray.
+
+    A trial is one measured run of a configuration. The Ray host ends when this process does.
 
     Args:
-        address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
+        address, wishes, node_wait_seconds, emit: as for `RayDispatcher`.
 
     Raises:
         RayStartError, DispatchError, UsageError: see `RayDispatcher`.
@@ -163,7 +165,13 @@ class RayApart(Dispatcher):
             os.close(requests)
 
     def _send(self, call: str, *, trial: Future[TrialOutcome] | None = None, **details: Any) -> Future[Any]:
-        """Sends a request to the host, and returns a future for the host's answer."""
+        """Sends a request to the Ray host; returns a future of its answer.
+
+        Args:
+            call: name of the request.
+            trial: future of the trial's outcome, if the request starts a trial; the host completes it later.
+            details: contents of the request.
+        """
         answer: Future[Any] = Future()
         with self._lock:
             if self._lost is not None or self._closed.is_set():
@@ -179,7 +187,7 @@ class RayApart(Dispatcher):
         return answer
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Reads the Ray host's messages and completes calls and trials by them, until its output ends."""
+        """Reads the Ray host's messages until its output ends, and completes the futures that they answer."""
         assert process.stdout is not None
         try:
             with process.stdout as answers:
@@ -206,7 +214,11 @@ class RayApart(Dispatcher):
                 answer.set_result(said["result"])
 
     def _lose(self, how: str) -> None:
-        """Marks the host as lost: fails all waiting calls and trials, and every later request."""
+        """Marks the Ray host as lost: all waiting and all later requests and trials fail.
+
+        Args:
+            how: end of the sentence that says what happened to it.
+        """
         with self._lock:
             if self._lost is None:
                 self._lost = how

@@ -20,11 +20,11 @@ Runner = Callable[[TrialSpec], TrialOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """GPUs that a dispatcher can reach.
+    """GPUs that trials can run on.
 
     Attributes:
-        names: a name for each GPU, as far as names are known: the driver's on this machine,
-            Ray's accelerator types on a cluster.
+        names: names of the GPUs, as far as they are known: those of the driver on this machine, Ray's
+            accelerator types on a cluster.
     """
 
     num_gpus: int
@@ -32,36 +32,41 @@ class Devices:
 
 
 class Dispatcher(ABC):
-    """Base of the dispatchers, which run trials, several at once if the resources suffice.
+    """Base of the dispatchers: objects that run trials, several at once if there are resources for it.
 
-    A trial that fails raises no exception: if its worker dies, the verdict of its outcome is `LOST`, and if
-    it hangs, `TIMEOUT`. Only if no worker can be reached at all, `autofit.errors.DispatchError` is raised.
-    A dispatcher is a context manager, which closes it.
+    A trial is one run of a configuration, in a process of its own (worker). A trial that fails raises no
+    exception: if its worker dies, its outcome has the verdict `LOST`, and if it hangs, `TIMEOUT`.
+    `autofit.errors.DispatchError` is raised only if no worker can be had at all. Use a dispatcher in a `with`
+    statement, which closes it.
 
     Attributes:
-        notes: sentences for the answer about how trials run here.
+        notes: sentences for the user about the place where trials run.
     """
 
     notes: tuple[str, ...] = ()
 
     @abstractmethod
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """Starts a trial, or queues it if `capacity` is used up.
+        """Starts a trial, or queues it if as many run as `capacity` allows; returns a future of its outcome.
 
-        A trial runs once: the caller decides about another try. The future is cancelled
-        if the dispatcher is closed first. Cancelling the future by hand discards the outcome and
-        does not stop the trial.
+        A trial is never repeated; the caller decides about another try. If the dispatcher is closed before
+        the trial has ended, the future is cancelled. Cancelling the future discards the outcome, but does not
+        stop the trial.
 
         Raises:
-            DispatchError: no worker that can be reached could ever run the trial. If such a worker may
-                still come, the future raises this error after a while.
+            DispatchError: no worker here can run the trial. If a fitting worker may still join the cluster,
+                the future raises this error after a while instead.
         """
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials that may run at once, for a way of measuring or for one spec.
+        """Number of trials that may run at once.
 
-        The number is 0 if there is no device. With a spec, the trial's threads and memory count too.
+        It is 0 if there is no device for the trial.
+
+        Args:
+            trial: way of measuring, or specification of a trial, whose threads and memory are then
+                considered.
         """
 
     @abstractmethod
@@ -85,10 +90,9 @@ class Dispatcher(ABC):
 
 
 class PendingTrials(Generic[Handle]):
-    """Futures of submitted trials that are not completed yet, each with a handle of its trial.
+    """Futures of trials that have no outcome yet, each with the dispatcher's own reference (handle) to it.
 
-    A future stays pending until its outcome is available, so that the future of a running trial can
-    still be cancelled.
+    A future is never marked as running, so that it can be cancelled until it has an outcome.
     """
 
     def __init__(self) -> None:
@@ -102,7 +106,7 @@ class PendingTrials(Generic[Handle]):
         return future
 
     def snapshot(self) -> dict[Future[TrialOutcome], Handle]:
-        """Copy of the futures that are open now, with their handles."""
+        """Copy of the pending futures, with the handle of each."""
         with self._lock:
             return dict(self._handles)
 
@@ -119,7 +123,7 @@ class PendingTrials(Generic[Handle]):
             future.set_result(outcome)
 
     def cancel_all(self) -> list[Handle]:
-        """Cancels every open future, wakes the threads that wait for a future, and returns the handles."""
+        """Cancels all pending futures, and returns the handles of their trials."""
         with self._lock:
             handles, self._handles = self._handles, {}
         for future in handles:

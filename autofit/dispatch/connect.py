@@ -26,11 +26,13 @@ DISPATCHES = (RAY, INLINE)
 def connect(
     dispatch: str, address: str | None, *, wishes: Wishes, node_wait_seconds: float, emit: EventSink
 ) -> Dispatcher:
-    """Dispatcher for the measured trials of a search.
+    """Makes the dispatcher that runs the measured trials of a search.
+
+    If Ray cannot start on this machine, and no other cluster is named, trials run without it, one at a time.
 
     Args:
-        dispatch: one of `DISPATCHES`.
-        address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
+        dispatch: kind of dispatcher, one of `DISPATCHES`: on this machine or on a Ray cluster.
+        address, wishes, node_wait_seconds, emit: for a Ray cluster, see `RayDispatcher`.
 
     Raises:
         DispatchError: the cluster at the address cannot be reached.

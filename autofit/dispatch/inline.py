@@ -20,14 +20,14 @@ from autofit_workers.trials.door import ended_by
 
 
 class InlineDispatcher(Dispatcher):
-    """Dispatcher that runs trials on this machine, from threads that each wait for a child process.
+    """Dispatcher that runs trials on this machine, each in a child process that a thread waits for.
 
     Args:
-        num_parallel: number of CPU trials that run at once. CUDA trials never share the machine's GPU,
-            and predictions share one warm process.
-        runner: runs a trial, which `ended_by` can end.
-        gpus: returns the machine's GPUs; those that CUDA shows this process count.
-        notes: see `Dispatcher`.
+        num_parallel: number of trials on the CPU that run at once. Trials on a GPU and predictions run one at
+            a time.
+        runner: runs a trial in a child process.
+        gpus: returns the machine's GPUs; of these, `CUDA_VISIBLE_DEVICES` selects those that count.
+        notes: sentences for the user about the place where trials run.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class InlineDispatcher(Dispatcher):
         return visible_gpus(self._gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _node(self, probe: Probe) -> Node:
-        """Resources of this machine as a node, with its GPUs only for the CUDA probe."""
+        """Resources of this machine in Ray's terms, as for a node; GPUs only for trials that run on a GPU."""
         return self._machine | ({"GPU": len(self._visible_gpus())} if probe is Probe.CUDA else {})
 
     def _too_much(self, spec: TrialSpec) -> DispatchError:

@@ -15,7 +15,7 @@ _REMOVAL_SECONDS = 2.0
 
 
 def children_running(folder: Path) -> list[psutil.Process]:
-    """Child processes of this process whose command line names a folder or a path in it."""
+    """Child processes of this process whose command line has the path of a folder, or of something in it."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):

@@ -68,18 +68,18 @@ _SAME_VERSION = "install the same autofit on every node of the cluster"
 class RayDispatcher(Dispatcher):
     """Dispatcher that hands trials to a Ray cluster.
 
-    An existing connection of this process is used and left open; else a connection is made, which
-    ends with `close`.
+    A trial is one measured run of a configuration. If this process is connected to Ray already, that
+    connection is used and left open; else one is made, which ends with `close`.
 
     Args:
         address: `local` or None starts a cluster on this machine that ends with the
             dispatcher; `auto`, `host:port` and `ray://host:port` name a running one.
-        wishes: resources that every trial requests, in addition to those that follow from its spec.
+        wishes: Ray resources that every trial requests besides CPUs, GPUs and memory.
         node_wait_seconds: seconds that a trial waits for a node that could run it, which an autoscaler
-            may add; 0 for no wait. A cluster started here has no such wait.
-        emit: called when a trial waits for a node.
-        runner: function that a worker calls instead of `autofit_workers.trials.run`; it has to pickle
-            by value.
+            may add; 0 for no wait. On a cluster that is started here no trial waits.
+        emit: called with an event when a trial waits for a node.
+        runner: function that runs a trial in a worker; None for `autofit_workers.trials.run`. It has to
+            pickle by value (with its code), as workers cannot import it.
         folder: folder for the files of a cluster that is started, which the caller removes; by default a
             private folder, which is removed with the dispatcher.
 
@@ -219,7 +219,7 @@ class RayDispatcher(Dispatcher):
             ray.shutdown()
 
     def _give_up_waiting(self) -> None:
-        """Ends trials that have waited `node_wait_seconds` for a node, until the dispatcher is closed."""
+        """Ends trials that no node could run for `node_wait_seconds`; returns at the dispatcher's end."""
         least, most = _LOOK_SECONDS
         waiting_since: dict[Future[TrialOutcome], float] = {}
         while not self._closed.wait(min(max(self._node_wait_seconds / 4, least), most)):
@@ -257,7 +257,10 @@ class _Trial:
 
 
 def _loader() -> Load:
-    """Function by which a Ray worker imports `autofit_workers`; nested, so that it pickles by value."""
+    """Makes the function by which a Ray worker imports `autofit_workers`.
+
+    It is a nested function, so that it is pickled with its code, as the worker cannot import it yet.
+    """
 
     def load(driver_root: str) -> None:
         import importlib.machinery
@@ -284,7 +287,14 @@ def _loader() -> Load:
 
 
 def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
-    """Function that a Ray worker runs for a trial; nested, so that it pickles by value."""
+    """Makes the function that a Ray worker runs for a trial.
+
+    It is a nested function, so that it is pickled with its code, as the worker cannot import it yet.
+
+    Args:
+        runner: runs a trial; None for `autofit_workers.trials.run`.
+        load: makes `autofit_workers` importable on the worker.
+    """
 
     def supervise(spec_json: str, driver_root: str) -> str:
         import importlib
@@ -298,9 +308,9 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 
 
 def _interrupt(references: list[Any]) -> None:
-    """Cancels Ray tasks; running tasks first get a KeyboardInterrupt, to end their trial's processes.
+    """Cancels Ray tasks; those that run get a KeyboardInterrupt, so that they end their child processes.
 
-    With force, Ray kills a worker and its children, but not the children's children.
+    Ray's cancelling by force would kill a worker and its children, but not the children's children.
     """
     import ray
 
@@ -339,7 +349,13 @@ def _no_node(
 
 
 def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchError:
-    """Outcome of a finished Ray task, `LOST` for a lost worker; `DispatchError` for other failures."""
+    """Outcome of a trial from its finished Ray task.
+
+    If the worker was lost, the outcome says so (`LOST`); for other failures of Ray it is a `DispatchError`.
+
+    Args:
+        answer: finished future of the outcome as JSON.
+    """
     error = answer.exception()
     if error is not None:
         return _of_error(spec, error)
@@ -350,7 +366,11 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
 
 
 def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
-    """Outcome of a rank whose node failed with a Ray error; raises `DispatchError` if it makes no outcome."""
+    """Outcome of a rank whose node failed with a Ray error.
+
+    Raises:
+        DispatchError: the error says nothing about the trial.
+    """
     if isinstance(error, TimeoutError):
         return _lost(spec, f"its node is lost ({brief_error(error)})")
     outcome = _of_error(spec, error)

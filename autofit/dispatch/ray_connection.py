@@ -36,7 +36,7 @@ _LONGEST_FOLDER_BYTES = 107 - 2 - 64
 
 
 class RayStartError(DispatchError):
-    """Ray cannot be imported or started on this machine.
+    """Raised if Ray cannot be imported or started on this machine.
 
     Args:
         reason: the cause, in short.
@@ -48,7 +48,11 @@ class RayStartError(DispatchError):
 
 
 def imported() -> Any:
-    """Imported package `ray`; raises `RayStartError` if the import fails."""
+    """Package `ray`, imported now.
+
+    Raises:
+        RayStartError: the import fails.
+    """
     try:
         import ray
     except Exception as error:
@@ -98,7 +102,12 @@ def private_folder() -> Path:
 
 
 def connect(address: str, folder: Path | None) -> bool:
-    """Connects this process to Ray; returns whether the connection is new."""
+    """Connects this process to a Ray cluster, or starts one; returns whether the connection is new.
+
+    Args:
+        address: `local` to start a cluster, `auto`, `host:port` or `ray://host:port`.
+        folder: folder for the files of a cluster that is started; None otherwise.
+    """
     import ray
 
     if ray.is_initialized():
@@ -141,7 +150,7 @@ def connect(address: str, folder: Path | None) -> bool:
 
 
 def no_start(reason: str) -> RayStartError:
-    """`RayStartError` for a reason why Ray cannot start on this machine."""
+    """Error for the user, with the reason why Ray cannot start on this machine."""
     return RayStartError(
         f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
         "(--dispatch inline)",
@@ -203,7 +212,7 @@ def _protect_local_cluster() -> None:
 
 
 def use_token_at_hand() -> None:
-    """Enables Ray's token authentication where a token exists; Ray needs `RAY_AUTH_MODE=token` to do so."""
+    """Sets `RAY_AUTH_MODE=token` if an authentication token is found, without which Ray would not use it."""
     from ray._private.authentication.authentication_token_setup import (
         maybe_enable_token_auth_if_token_available,
     )
@@ -213,5 +222,8 @@ def use_token_at_hand() -> None:
 
 @functools.cache
 def own_token() -> str:
-    """Authentication token of all Ray clusters that this process starts, as Ray remembers the first one."""
+    """Authentication token for all Ray clusters that this process starts.
+
+    There is only one, as Ray remembers the first token in a process.
+    """
     return secrets.token_hex(32)

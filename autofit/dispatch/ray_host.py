@@ -50,7 +50,14 @@ _ANSWER_SECONDS = 1.0
 
 
 def main(folder: str) -> None:
-    """Runs the Ray host until it or its coordinator ends, then kills its processes and removes its folder."""
+    """Runs the Ray host, a process that uses Ray on behalf of its parent, and cleans up after it.
+
+    It returns when the host or the parent has ended; then all processes of Ray are killed, and the folder is
+    removed.
+
+    Args:
+        folder: folder for the host's files.
+    """
     coordinator = os.getppid()
     adopt_orphans()
     is_hurried = threading.Event()
@@ -73,7 +80,15 @@ def main(folder: str) -> None:
 
 
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
-    """Waits for the Ray host's end, or `GRACE_SECONDS` after the coordinator ended or closed its pipe."""
+    """Waits until the Ray host has ended, or should have ended by itself as its parent is gone.
+
+    That is `GRACE_SECONDS` after the parent ended or closed its pipe, or at once if the parent asks to hurry.
+
+    Args:
+        host: process id of the Ray host.
+        coordinator: process id of the parent.
+        is_hurried: set when the parent asks to end at once.
+    """
     requests = select.poll()
     requests.register(0, 0)  # only for the end of the pipe, which its reader may notice too
     give_up: float | None = None
@@ -89,7 +104,7 @@ def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
 
 
 def _speak(folder: Path) -> None:
-    """Runs the Ray host in this process, and exits the process at its end."""
+    """Answers the parent's requests in this process, the Ray host, and exits it at the end."""
     # Ray's prints on standard output go to the log.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -103,11 +118,11 @@ def _speak(folder: Path) -> None:
 
 
 class _Host:
-    """Ray host: answers the requests on standard input through a `RayDispatcher`.
+    """Answers the requests that the parent process sends on standard input, through a `RayDispatcher`.
 
     Args:
         answers: stream for the answers.
-        folder: folder for the files of a cluster that is started.
+        folder: folder for the files of a Ray cluster that is started.
     """
 
     def __init__(self, answers: TextIO, folder: Path) -> None:
@@ -166,7 +181,10 @@ class _Host:
             self._gcs = self._dispatcher.gcs_address
 
     def _watch_servers(self) -> None:
-        """Reports the death of a server of the cluster and ends this process, as Ray would wait a minute."""
+        """Waits for the death of one of the cluster's servers, reports it, and ends this process.
+
+        Ray itself would notice it only after a minute.
+        """
         servers: dict[str, psutil.Process] = {}
         while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
@@ -215,14 +233,17 @@ def _refuses(address: tuple[str, int]) -> bool:
 
 
 def error_to_dict(error: BaseException) -> dict[str, str]:
-    """JSON-able dictionary of an error, for `error_from_dict`; an unknown error as a `DispatchError`."""
+    """Dictionary of an error for the message to the parent process; `error_from_dict` restores the error.
+
+    An error that is not autofit's own becomes a `DispatchError`.
+    """
     kind = next((name for name, made in _ERRORS.items() if isinstance(error, made)), "dispatch")
     message = error.message if isinstance(error, AutofitError) else brief_error(error)
     return {"kind": kind, "message": message, "reason": getattr(error, "reason", "")}
 
 
 def error_from_dict(error: Mapping[str, str]) -> AutofitError:
-    """Error of the Ray host, restored from a dictionary of `error_to_dict`."""
+    """Error of the Ray host, restored from the dictionary that `error_to_dict` made."""
     if error["kind"] == "start":
         return RayStartError(error["message"], reason=error["reason"])
     return _ERRORS[error["kind"]](error["message"])

@@ -34,14 +34,16 @@ Told = Callable[[TrialSpec, BaseException], TrialOutcome]
 
 
 def agent_class(load: Load) -> type:
-    """Class of the Ray agents that run a node's ranks; nested, so that it pickles by value.
+    """Makes the class of the Ray actors (agents) that run a trial's ranks, one actor on each node.
+
+    The class is nested, so that it is pickled with its code, as nodes cannot import it yet.
 
     Args:
-        load: makes `autofit_workers` importable on the node; pickled by value too.
+        load: makes `autofit_workers` importable on the node; it is pickled with its code too.
     """
 
     class Agent:
-        """Ray agent on one node, which runs the trial's ranks of the node, and ends these on request."""
+        """Ray actor on one node, which runs the ranks of a trial there and can end them."""
 
         def __init__(self, driver_root: str) -> None:
             import importlib
@@ -54,13 +56,19 @@ def agent_class(load: Load) -> type:
             self._listener: Any = None
 
         def listen(self, spec_json: str) -> tuple[str, int]:
-            """Opens the rendezvous socket of all ranks, on the node of rank 0, and returns its address."""
+            """Opens the socket at which all ranks meet, on the node of rank 0; returns its host and port."""
             spec = self._protocol.TrialSpec.from_json(spec_json)
             self._listener = self._ranks.listening(self._address(), spec)
             return self._address(), self._listener.getsockname()[1]
 
         def run(self, spec_json: str, node: int, meeting: tuple[str, int]) -> list[str | None]:
-            """Runs the node's ranks to their end, and returns their outcomes as JSON."""
+            """Runs the node's ranks to their end; returns their outcomes as JSON, None for ended ranks.
+
+            Args:
+                spec_json: specification of the trial, as JSON.
+                node: number of the node, from 0.
+                meeting: host and port at which all ranks meet.
+            """
             spec = self._protocol.TrialSpec.from_json(spec_json)
             address, port = meeting
             place = self._ranks.Place(
@@ -74,11 +82,11 @@ def agent_class(load: Load) -> type:
             return [None if outcome is None else outcome.to_json() for outcome in outcomes]
 
         def end(self) -> None:
-            """Ends the ranks of the node that still run."""
+            """Ends the ranks of this node that still run."""
             self._ended.set()
 
         def close(self) -> None:
-            """Ends the processes of ranks that have sent their outcome."""
+            """Ends the processes of this node's ranks, after they have sent their outcomes."""
             self._ran.close()
 
         def _address(self) -> str:
@@ -91,16 +99,17 @@ def agent_class(load: Load) -> type:
 
 
 class TrialOnNodes:
-    """Trial on several nodes of a Ray cluster, which runs in a thread of its own.
+    """Trial whose ranks run on several nodes of a Ray cluster; a thread of this process supervises it.
 
     Args:
         spec: spec of the trial, for more than one node.
         request: resources that the trial requests of each of its nodes.
-        agent: Ray's class made of `agent_class`.
-        driver_root: folder of the driver's own package.
-        told: returns the outcome of a rank whose node ended with a Ray error; raises an error that makes
-            no outcome.
-        complete: called with the outcome, or with the error if there is none; not called after `cancel`.
+        agent: Ray's actor class, made from `agent_class`.
+        driver_root: folder of the package `autofit_workers` on this machine.
+        told: returns the outcome of a rank whose node ended with a Ray error; raises the error if it says
+            nothing about the trial.
+        complete: called at the end with the outcome, or with the error that took its place; not called after
+            `cancel`.
     """
 
     def __init__(
@@ -184,7 +193,13 @@ class TrialOnNodes:
         return options.remote(self._driver_root)
 
     def _outcomes(self, spec: TrialSpec, agents: Sequence[Any]) -> list[TrialOutcome | None]:
-        """Outcomes of all ranks in order; None for a rank that was ended because of another rank's end."""
+        """Runs the ranks of a trial on all nodes, and returns their outcomes in order.
+
+        When one rank fails, the others are ended; the outcome of a rank that was ended so is None.
+
+        Args:
+            agents: actors on the nodes, in the order of nodes.
+        """
         import ray
 
         text = spec.to_json()
@@ -207,7 +222,7 @@ class TrialOnNodes:
         return [outcome for node in sorted(told) for outcome in told[node]]
 
     def _answered(self, spec: TrialSpec, answer: Any) -> list[TrialOutcome | None]:
-        """Outcomes of the ranks of a node: the node's answer, or `LOST` outcomes if the node died."""
+        """Outcomes of the ranks of one node, from its actor's answer; all `LOST` if the node died."""
         import ray
         from ray.exceptions import RayError
 

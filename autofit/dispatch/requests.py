@@ -27,24 +27,28 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Ray resources that every trial of a search asks for, in addition to those that its spec requires.
+    """Ray resources that every trial of a search requests, besides the CPUs, GPUs and memory that it needs.
 
     Attributes:
         resources: amounts of custom resources, by name.
-        accelerator_types: accelerator types that a CUDA trial's card may have, the preferred first;
-            empty if any card will do.
+        accelerator_types: Ray's names of the card that trials on a GPU have to run on, the most specific
+            first; empty if any card will do.
     """
 
     resources: Mapping[str, float] = field(default_factory=dict)
     accelerator_types: tuple[str, ...] = ()
 
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
-        """Ray resources that a trial requests of one node; without a spec, the least that it may request.
+        """Ray resources that a trial requests on one node.
 
-        One node provides the resources of all ranks, so that PyTorch alone connects them. For a
-        trial on several nodes, each node provides the resources of its share of the ranks.
-        A CPU trial without a number of threads gets one CPU, because Ray sets
-        `OMP_NUM_THREADS` to the CPUs that a task requested.
+        The node has to provide the resources of all ranks that run on it. A trial on the CPU requests one CPU
+        for each thread, or one if no number of threads is set, because Ray sets `OMP_NUM_THREADS` to the
+        number of requested CPUs.
+
+        Args:
+            probe: way of measuring: on a GPU, on the CPU, or by prediction.
+            spec: specification of the trial; None for the least that any trial requests.
+            nodes: resources of the cluster's nodes, among which the name of the card is looked up.
         """
         num_ranks = 1 if spec is None else spec.processes_per_node
         request: Request = {"CPU": num_ranks}
@@ -59,10 +63,10 @@ class Wishes:
         return {**request, **self.resources}
 
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
-        """First of `accelerator_types` that a node has; the last one, Ray's own name, if no node has any.
+        """Name of the card to request: the first of `accelerator_types` that some node has.
 
-        None if any card will do, and if Ray names the card of no node with GPUs; the trial then reports the
-        card that it ran on.
+        If no node has any of them, it is the last one, the name that Ray itself gives. It is None if any card
+        will do, or if no node with GPUs has a name for its card; then the trial reports which card it ran on.
         """
         if not self.accelerator_types:
             return None
@@ -74,7 +78,7 @@ class Wishes:
 
 
 def accelerator_type(node: Node) -> str | None:
-    """Accelerator type that Ray gives a node's card; to Ray, the GPUs of one node are of one type."""
+    """Ray's name for the type of a node's GPUs, which are all of one type to Ray; None if there is none."""
     return next(iter(_accelerator_types(node)), None)
 
 
@@ -83,17 +87,20 @@ def _accelerator_types(node: Node) -> list[str]:
 
 
 def num_at_once(node: Node, request: Request) -> int:
-    """Number of copies of a request that a node could serve at the same time if it were idle."""
+    """Number of trials that a node could run at once if it were idle, each with the requested resources."""
     return min(int(node.get(name, 0) / amount + _ROUNDING) for name, amount in request.items())
 
 
 def can_run(nodes: Iterable[Node], request: Request, num_nodes: int = 1) -> bool:
-    """Whether at least `num_nodes` of the nodes could each serve the request once if idle."""
+    """Whether at least `num_nodes` of the nodes could serve the request, each once and if idle."""
     return sum(num_at_once(node, request) > 0 for node in nodes) >= num_nodes
 
 
 def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) -> int:
-    """Number of groups of `num_nodes` idle nodes that could serve a request on each node at the same time."""
+    """Number of trials that could run at once, each with the requested resources on `num_nodes` nodes.
+
+    All nodes count as idle.
+    """
     counts = [num_at_once(node, request) for node in nodes]
     most = sum(counts) // num_nodes
     # A node is in a group once, and so serves at most as many requests as there are groups.

@@ -31,17 +31,18 @@ _SMALLEST_MEANT_BYTES = 1024**2  # no device has less memory: the user left out 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Memory of a device, with the parts that are not available to PyTorch's allocator.
+    """Memory of a device, divided into what PyTorch's allocator may reserve and what it may not.
 
     Attributes:
         device_total_bytes: on a GPU, the total that CUDA reports; on the CPU, the memory that the process may
             use.
-        context_bytes: most device memory that the process may hold outside the allocator, with NCCL's for
-            one of several ranks.
+        context_bytes: most memory that the process holds outside PyTorch's allocator: the CUDA context and,
+            for one of several ranks, NCCL's memory.
         other_bytes: memory that other processes hold, or that is reserved for them.
-        margin_bytes: memory kept free for needs that no prediction sees.
-        assumptions: phrases about values that were assumed rather than known.
-        context: interval whose high end is `context_bytes`; None on the CPU.
+        margin_bytes: memory that is kept free for needs that predictions do not know.
+        assumptions: phrases on sizes that were assumed.
+        context: low, likely and high value of the memory outside the allocator; the high one is
+            `context_bytes`. None on the CPU.
     """
 
     device_total_bytes: int
@@ -68,20 +69,24 @@ def make_budget(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> Budget:
-    """Makes the budget of a device: its memory less context, reserve and margin.
+    """Budget of a device: its memory less context, memory of other processes, and margin.
 
     Args:
-        device_total_bytes: as in `Budget`.
-        architecture: architecture of the card, which decides the context; None assumes `sm_80`.
-        card: key or CUDA name of the card, if known, which gives a narrower context.
-        margin: share of the device's total, from 0 up to but not including 1. It is exact: a float is
-            taken as the decimal number that it prints as.
+        device_total_bytes: total memory that CUDA reports; on the CPU, the memory that the process may use.
+        architecture: architecture of the card, on which the size of the CUDA context depends; None assumes
+            `sm_80`.
+        card: key or CUDA name of the card, with which the context is known more exactly; None if unknown.
+        margin: share of the device's total, from 0 up to but not including 1. A float is taken as the decimal
+            number that it prints as.
         reserve_bytes: memory reserved for other processes on the device.
         kind: `cuda`, or `cpu`, which has no context.
-        mesh, num_ranks: shape of processes that train together, one on each card, see `assumed_context`.
+        mesh: number of ranks in each dimension of the processes that train together, one on each card; empty
+            for one process. If there are any, NCCL's memory is subtracted.
+        num_ranks: number of all ranks; None for the product of `mesh`.
 
     Raises:
-        BudgetError: nothing is left.
+        BudgetError: no memory is left for the allocator.
+        ValueError: the margin is below 0, or 1 or more.
     """
     share = Fraction(str(margin))
     if not 0 <= share < 1:
@@ -117,10 +122,16 @@ def make_budget(
 def budget_among(
     budget: Budget, groups: Sequence[int], num_ranks: int, *, architecture: str | None, card: str | None
 ) -> Budget:
-    """Budget reduced by NCCL's memory for the process groups; arguments are as in `assumed_context`.
+    """Copy of a budget, less NCCL's memory for the process groups of a rank.
+
+    Args:
+        groups: number of ranks in each process group that exchanges data.
+        num_ranks: number of all ranks.
+        architecture: architecture of the card; None if only its memory is known.
+        card: key or CUDA name of the card; None if unknown.
 
     Raises:
-        BudgetError: nothing is left.
+        BudgetError: no memory is left for the allocator.
     """
     context, assumptions = assumed_context(architecture, card, groups, num_ranks)
     among = replace(budget, context_bytes=context.high_bytes, assumptions=assumptions, context=context)
@@ -141,7 +152,10 @@ def budget_of(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> Budget:
-    """Budget of a card in the catalogue; arguments and errors are those of `make_budget`."""
+    """Budget of a card of the catalogue: its memory less context, memory of other processes, and margin.
+
+    Arguments and errors are those of `make_budget`.
+    """
     return make_budget(
         gpu.total_bytes,
         architecture=gpu.architecture,
@@ -159,14 +173,14 @@ def assumed_context(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> tuple[ContextInterval, tuple[str, ...]]:
-    """Assumed memory of a process outside PyTorch's allocator, with a sentence for each assumption.
+    """Memory that a process holds outside PyTorch's allocator, with a sentence for each assumption.
 
     Args:
         architecture: architecture of the card; None if only its memory is known.
         card: key or CUDA name of the card, if known.
-        mesh: number of ranks in each dimension of the mesh, or in each other group of ranks that train
-            together; if there are any, NCCL's memory is added.
-        num_ranks: number of all ranks; None if the dimensions are those of a mesh.
+        mesh: number of ranks in each process group that exchanges data, such as in each dimension of a device
+            mesh; if there are any, NCCL's memory is added.
+        num_ranks: number of all ranks; None for the product of `mesh`.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
@@ -189,7 +203,7 @@ def assumed_context(
 
 
 def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
-    """Note that a special PyTorch build is assumed; empty if the usual build runs on the card."""
+    """Sentence that a special build of PyTorch is assumed; empty if the usual build runs on the card."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or not card.vendor.facts.has_capability:
         return ()

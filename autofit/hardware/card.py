@@ -12,16 +12,15 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE, assumed_context
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Card that a prediction is for, with its architecture and memory.
+    """Card that a prediction is for; some of its values may be unknown.
 
     Attributes:
-        name: its key in the catalogue, or a text in its place if only the memory is known.
+        name: the card's key in the catalogue, or another text if the card is not named.
         architecture: `sm_XY`; the likely one if the card is not named.
         context_bytes: most bytes that a process holds outside the allocator.
-        may_be: architectures that the card may have if it is not named; intervals span all of
-            them.
-        memory_bytes: memory of the card that this process may use; None if neither the card nor its memory is
-            named.
+        may_be: architectures that the card may have if it is not named; predicted intervals cover all of
+            them. Empty for a named card.
+        memory_bytes: memory of the card that this process may use; None if it is unknown.
     """
 
     name: str
@@ -50,25 +49,35 @@ class Card:
         return gpu if gpu.architecture == self.architecture else None
 
     def among(self, groups: Sequence[int], num_ranks: int) -> Card:
-        """Copy of the card whose context includes NCCL's memory for process groups of the given sizes."""
+        """Copy of the card whose memory outside the allocator includes NCCL's for the given process groups.
+
+        Args:
+            groups: number of ranks in each process group that exchanges data.
+            num_ranks: number of all ranks.
+        """
         architecture, name = (None, None) if self.may_be else (self.architecture, self.name)
         context, _ = assumed_context(architecture, name, groups, num_ranks)
         return replace(self, context_bytes=context.high_bytes)
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """Architectures that the card may have, the likely one first; intervals span all of them."""
+        """Architectures that the card may have, the likely one first; predicted intervals cover them all."""
         others = (each for each in self.may_be if each != self.architecture)
         return (self.architecture, *others)
 
 
 def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
-    """Card of the catalogue called `name`; if None, an unknown card, likely of `DEFAULT_ARCHITECTURE`.
+    """Card of the catalogue called `name`; for None a card of unknown name and memory.
 
-    Without a name, its interval spans all architectures of the catalogue.
+    An unknown card is most likely of `DEFAULT_ARCHITECTURE`, and may be of any architecture for which
+    predictions exist.
 
     Args:
-        mesh: number of ranks in each dimension of processes that train together, one on each such card.
+        mesh: number of ranks in each dimension of the processes that train together, one on each such card;
+            empty for one process.
+
+    Raises:
+        UnknownGpuError: the catalogue has no such card.
     """
     if name is None:
         context, _ = assumed_context(None, mesh=mesh)

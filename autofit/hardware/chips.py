@@ -38,7 +38,11 @@ def _chips() -> Mapping[str, Mapping[str, Any]]:
 
 
 def device_properties(gpu: Gpu) -> DeviceProperties:
-    """Chip properties, for cuDNN's convolution plans, of a card or MIG slice of the catalogue."""
+    """Properties of a card's chip on which cuDNN's choice of convolution kernels depends.
+
+    Args:
+        gpu: card of the catalogue, or a MIG slice of one.
+    """
     card = find_gpu(gpu.whole_card_key)
     chip = _chips()[card.key]
     # Bus and cache of a slice: an H100's 1g.10gb shows 640 of 5120 bits and 6400 of 51200 KiB
@@ -57,12 +61,12 @@ def device_properties(gpu: Gpu) -> DeviceProperties:
 
 
 def properties_for(architecture: str, name: str | None = None) -> DeviceProperties:
-    """Chip properties, for cuDNN's convolution plans, of a card known by architecture and maybe name.
+    """Properties of a chip on which cuDNN's choice of convolution kernels depends.
 
     Args:
         architecture: `sm_XY`.
-        name: key or CUDA name of the card, if known. A card that the catalogue lacks, or
-            has under another architecture, is treated as its architecture's typical one.
+        name: key or CUDA name of the card. If it is None, unknown to the catalogue, or of another
+            architecture there, a typical card of `architecture` is taken.
 
     Raises:
         UnknownGpuError: the catalogue has no card of the architecture.

@@ -51,10 +51,13 @@ _BEYOND_SEEN = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Observed memory of a process outside PyTorch's allocator; see `data/contexts.toml`.
+    """Memory that a real process was seen to hold outside PyTorch's allocator, from `data/contexts.toml`.
 
     Attributes:
+        card: key of the card, or its architecture and number of multiprocessors.
+        num_sms: number of the card's multiprocessors.
         num_bytes: the memory outside the allocator.
+        loading: how the process loaded kernels: `lazy` or `eager`.
         left_out: reason why the observation does not count; empty if it does.
     """
 
@@ -75,10 +78,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInterval:
-    """Low, likely and high bytes of memory outside PyTorch's allocator, at 95 % confidence.
+    """Memory of a process outside PyTorch's allocator: low, likely and high bytes, with 95 % confidence.
 
     Attributes:
-        basis: origin of the sizes, in words.
+        basis: what the sizes are based on, in words.
     """
 
     low_bytes: int
@@ -89,7 +92,7 @@ class ContextInterval:
 
 @functools.cache
 def observations(vendor: Vendor) -> tuple[Observation, ...]:
-    """Observed memory outside PyTorch's allocator on a vendor's cards, in file order: by architecture."""
+    """Memory that real processes held outside PyTorch's allocator, on cards of a vendor, by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
     return tuple(map(_observation, tomllib.loads(text)[vendor]))
 
@@ -119,21 +122,24 @@ def _card(name: str) -> tuple[str, int]:
 def context_interval(
     architecture: str, name: str | None = None, *, loading: Loading = "lazy"
 ) -> ContextInterval:
-    """Low, likely and high bytes that a PyTorch process holds on a card outside the allocator.
+    """Memory that a PyTorch process holds on a card outside the allocator: low, likely and high bytes.
 
     Args:
-        architecture: architecture of the card. For one of NVIDIA's that is not in the catalogue, the largest
-            known card is taken; without any observation, the interval is twice as wide.
+        architecture: architecture of the card. If the catalogue has no NVIDIA card of it, the largest known
+            card is taken. If no process was observed on it, the interval is twice as wide.
         name: key or CUDA name of the card, if known; else the architecture's typical card
             is taken.
-        loading: how kernels are loaded. Every release of PyTorch that is supported loads lazily, unless
-            `CUDA_MODULE_LOADING=EAGER` is set.
+        loading: how CUDA loads kernels into memory: `lazy`, as all supported releases of PyTorch do, or
+            `eager`, if `CUDA_MODULE_LOADING=EAGER` is set.
     """
     return _INTERVALS[Architecture.of(architecture).vendor](architecture, name, loading)
 
 
 def _by_threads(architecture: str, name: str | None, loading: Loading) -> ContextInterval:
-    """Interval by the threads that can be resident on the card at once."""
+    """Memory outside the allocator on a card, by a formula in the number of threads that fit on it.
+
+    CUDA reserves stacks for all threads that can be resident at once.
+    """
     known = counted(Architecture.of(architecture).vendor)
     if architecture in ARCHITECTURE_LIMITS:
         properties = properties_for(architecture, name)
@@ -160,7 +166,11 @@ def _by_threads(architecture: str, name: str | None, loading: Loading) -> Contex
 
 
 def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> ContextInterval:
-    """Interval by all observations of a vendor: the least, the median, and a multiple of the most."""
+    """Memory outside the allocator on a card, by all observations on cards of its vendor.
+
+    The low end is the least that was observed, the likely value the median, the high end a multiple of the
+    most.
+    """
     vendor = Architecture.of(architecture).vendor
     sizes = [seen.num_bytes for seen in counted(vendor)]
     return ContextInterval(
@@ -172,7 +182,7 @@ def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> Context
 
 
 def counted(vendor: Vendor, loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """Observations on a vendor's cards with the given kernel loading, except those marked as left out."""
+    """Observations on a vendor's cards that count: with the given loading of kernels, and not left out."""
     return tuple(seen for seen in observations(vendor) if seen.loading == loading and not seen.left_out)
 
 

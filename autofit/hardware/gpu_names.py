@@ -53,7 +53,7 @@ _IN_SLICES = "-mig-"
 
 
 class Named(Protocol):
-    """Card that has a key, a name and the memory it is sold with, as `Gpu` has."""
+    """Interface of a card that has a key, a name, and the memory it is sold with, as `Gpu` has."""
 
     @property
     def key(self) -> str: ...
@@ -69,11 +69,11 @@ _Card = TypeVar("_Card", bound=Named)
 
 
 def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
-    """Cards that `name` may mean, in their given order; only exact matches if there are any.
+    """Cards that `name` may mean, in their given order; if some match exactly, only those.
 
-    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. If no
-    card has the name, it may omit words at the end, and neither words of a board (SXM4, PCIe) nor those of a
-    series (GTX, RTX) matter.
+    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. If none
+    matches exactly, `name` may be the beginning of a card's name, and words for the board (SXM4, PCIe) or
+    series (GTX, RTX) do not matter either.
     """
     cards = list(cards)
     plain = "".join(_words(name))
@@ -92,13 +92,18 @@ def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
 
 
 def known_elsewhere(name: str) -> str | None:
-    """Advice for a device that is not in the catalogue, such as a TPU or Jetson; None if it is unknown."""
+    """Advice for a known device outside the catalogue, such as a TPU or Jetson; None for other names."""
     wanted = "".join(_words(name))
     return next((words for like, words in _ELSEWHERE.items() if re.fullmatch(like, wanted)), None)
 
 
 def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
-    """Whether `wanted` equals the first one, two or more words of a name, joined without spaces."""
+    """Whether `wanted` is the beginning of a name, up to the end of one of its words.
+
+    Args:
+        wanted: words without spaces between them.
+        names: names as lists of words.
+    """
     return any(wanted in itertools.accumulate(words) for words in names)
 
 
@@ -109,9 +114,10 @@ def _names(card: Named) -> Iterator[list[str]]:
 
 
 def _looser_names(card: Named) -> Iterator[list[str]]:
-    """Yields a card's key and name as words without board and series, also with its sold memory.
+    """Yields a card's key and name, as words, without words for its board and series.
 
-    It yields nothing for a card whose key has a word of its board, which distinguishes it from others.
+    Each also comes with the memory that the card is sold with at its end. Nothing is yielded for a card whose
+    key has a word for its board, which distinguishes it from other cards.
     """
     if _without_board(_words(card.key)) != _words(card.key):
         return

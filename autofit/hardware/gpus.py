@@ -32,10 +32,10 @@ class Gpu:
         key: name in the catalogue, such as `rtx-3090`.
         name: name that CUDA or HIP gives the card.
         architecture: `sm_XY`, from the compute capability, or AMD's `gfxNNN`.
-        num_sms: number of streaming multiprocessors, or of compute units on AMD's cards.
+        num_sms: number of streaming multiprocessors; on AMD's cards, of compute units.
         sold_gb: memory that it is sold with, in the seller's GB.
         total_bytes: total memory that CUDA or HIP reports (`totalGlobalMem` of the device's properties).
-        provenance: `reported` if that total was seen in a log, `derived` if it was concluded
+        provenance: origin of `total_bytes`: `reported` if it was seen in a log, `derived` if it was concluded
             from a similar card.
         source: the log, or the similar card and how the total follows from it.
     """
@@ -64,11 +64,12 @@ class Gpu:
 
     @property
     def accelerator_types(self) -> tuple[str, ...]:
-        """Accelerator types that a Ray cluster may use for the card, most specific first, Ray's own last.
+        """Names under which a Ray cluster may offer the card, the most specific first, Ray's own last.
 
-        Ray names a node's card after the driver's name (`_gpu_name_to_accelerator_type` of
-        `ray/_private/accelerators/nvidia_gpu.py`), AMD's after their device ids (`amd_gpu.py` beside it).
-        `A100-40G` and `A100-80G` of `ray.util.accelerators` are given to nodes by hand.
+        Ray calls them accelerator types. It names a node's card after the driver's name
+        (`_gpu_name_to_accelerator_type` of `ray/_private/accelerators/nvidia_gpu.py`), AMD's after their
+        device ids (`amd_gpu.py` beside it). `A100-40G` and `A100-80G` of `ray.util.accelerators` are given to
+        nodes by hand.
         """
         return _ACCELERATOR_TYPES[self.vendor](self)
 
@@ -90,11 +91,10 @@ _ACCELERATOR_TYPES = {Vendor.NVIDIA: _by_model, Vendor.AMD: _by_whole_name}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """NVIDIA card of this machine, or one of its slices in MIG mode.
+    """NVIDIA card in this machine or, in MIG mode, one of its slices.
 
     Attributes:
-        total_bytes: NVML's total less the driver's own part; CUDA may report
-            some 30 MiB less.
+        total_bytes: total memory by NVML, less what the driver takes; CUDA may report some 30 MiB less.
         used_bytes: bytes that all processes together hold on the card now.
         architecture: `sm_XY`, from its compute capability.
     """
@@ -133,10 +133,10 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Card of the catalogue with a key or CUDA name, or the only card that `name` matches; see `matching`.
+    """Card of the catalogue that `name` means: a key, a CUDA name, or a part that only one card matches.
 
     Raises:
-        UnknownGpuError: names the cards that may be meant, or similar keys, or gives
+        UnknownGpuError: no card matches, or several do. The message names them or similar keys, or gives
             advice on a device outside the catalogue.
     """
     found = matching(name, catalogue().values())
@@ -159,10 +159,10 @@ def find_gpu(name: str) -> Gpu:
 
 
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
-    """Cards that may be meant by a memory of `total_bytes`, the smallest card first.
+    """Cards of the catalogue that a user may mean by a memory size, the smallest first.
 
-    A card sold as 16 GB may be meant by 16 GiB, by 16 × 10⁹ bytes, and by any size between the reported one
-    and 16 GiB. MIG slices are not sold, so they are left out.
+    For example, a card sold as 16 GB may be meant by 16 GiB, by 16 × 10⁹ bytes, and by all sizes between the
+    memory that CUDA reports and 16 GiB. MIG slices are not sold, so they are left out.
     """
     candidates = (
         gpu
@@ -176,15 +176,15 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 def catalogue_architectures() -> tuple[str, ...]:
     """Architectures that an unnamed card may have, the oldest first.
 
-    They are those whose convolution plans are known, NVIDIA's from Volta on: AMD's and older cards need
-    another build of PyTorch, so their users name them.
+    These are NVIDIA's from Volta on, for which cuDNN's choices of kernels are known. AMD's and older cards
+    need another build of PyTorch, so their users name them.
     """
     names = {gpu.architecture for gpu in catalogue().values()}
     return oldest_first(name for name in names if Architecture.of(name).is_planned_for)
 
 
 def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Distinct architectures, oldest first, NVIDIA's before other vendors'."""
+    """Architectures without repetitions, the oldest first; NVIDIA's come before other vendors'."""
     return tuple(sorted(set(architectures), key=lambda name: Architecture.of(name).age))
 
 
@@ -192,7 +192,7 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
     """NVIDIA cards of this machine, read from the driver without creating a CUDA context.
 
     Args:
-        nvml: a module with the functions of `pynvml`, which is the default.
+        nvml: module with the functions of `pynvml`; None for `pynvml` itself.
 
     Returns:
         One entry for each card or MIG slice; empty without an NVIDIA driver.
@@ -228,8 +228,8 @@ def visible_gpus(gpus: Sequence[LocalGpu], variable: str | None) -> tuple[LocalG
 
     Args:
         gpus: all GPUs of the machine, in the driver's order.
-        variable: the process's `CUDA_VISIBLE_DEVICES`: numbers, or beginnings of UUIDs; the first part
-            that names no GPU ends the list.
+        variable: the process's `CUDA_VISIBLE_DEVICES`: numbers, or beginnings of UUIDs; the first entry that
+            names no GPU ends the list. None if it is not set.
     """
     if variable is None:
         return tuple(gpus)

@@ -46,10 +46,13 @@ _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
 
 def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
-    """Low, likely and high bytes that NCCL holds on a rank for one communicator of `num_ranks` ranks.
+    """Memory that NCCL holds on a rank for one communicator: low, likely and high bytes.
 
     Args:
-        architecture: architecture of the cards; None if unknown, which counts nothing for NVLink SHARP.
+        num_ranks: number of ranks of the communicator. Each process group that exchanges data has one
+            communicator.
+        architecture: architecture of the cards; None if unknown. Only with it the memory for NVLink SHARP is
+            counted.
     """
     likely = _LIKELY_OF_TWO_MIB if num_ranks == 2 else _LIKELY_MIB
     return ContextInterval(
@@ -63,18 +66,19 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
 def communicators_interval(
     degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
 ) -> ContextInterval:
-    """Low, likely and high bytes that NCCL holds on a rank, with a communicator per mesh dimension.
+    """Memory that NCCL holds on a rank for all its process groups: low, likely and high bytes.
 
-    A dimension that contains all ranks uses the default process group (`_init_one_process_group` of
+    Each process group that exchanges data has a communicator. In a device mesh each dimension has a group; a
+    dimension that contains all ranks uses the default process group (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
     have two. With several dimensions, the low end assumes that all share the memory of one communicator. The
     high end counts one more, that of the default group, which gets memory of its own at its first use, such
     as a barrier.
 
     Args:
-        degrees: number of ranks in each dimension or group, 2 or more.
-        architecture: as for one communicator.
-        num_ranks: number of all ranks; None if the dimensions are those of a mesh.
+        degrees: number of ranks in each dimension of the mesh or other process group, 2 or more.
+        architecture: architecture of the cards; None if unknown.
+        num_ranks: number of all ranks; None for the product of `degrees`, as in a mesh.
     """
     parts = [communicator_interval(degree, architecture) for degree in degrees]
     whole = num_ranks or math.prod(degrees)
@@ -88,7 +92,7 @@ def communicators_interval(
 
 
 def _nvls_mib(num_ranks: int, architecture: str | None) -> int:
-    """Most MiB that NCCL takes for NVLink SHARP; 0 for cards that are not sold with NVSwitch."""
+    """Most memory, in MiB, that NCCL takes for NVLink SHARP; 0 on cards that are not sold with NVSwitch."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or not card.vendor.facts.has_capability or not 90 <= card.capability < 120:
         return 0

@@ -39,9 +39,10 @@ _LOOK_SECONDS = 0.2
 
 
 def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
-    """Restarts or ends jobs whose driver is gone, and starts queued jobs while there is room.
+    """Starts drivers for queued jobs while there is room, and restarts or ends jobs whose driver is gone.
 
-    Several processes may call it at once, and the next call repairs whatever a killed process left behind.
+    A job is one `autofit tune` on a Ray cluster; its driver is the process that runs it there. Several
+    processes may call this function at once. If one of them is killed, the next call repairs what it left.
 
     Returns:
         Jobs whose driver was started.
@@ -58,13 +59,14 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
 
 
 def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> None:
-    """Stops a job and its driver; the trials stay in the job's study.
+    """Stops a job, and the process (driver) that runs it; the finished trials stay stored.
 
     Args:
-        connect: returns the cluster's job server; called only if the job has a driver to stop.
+        connect: returns a client of the cluster's job server; called only if the job has a driver to stop.
 
     Raises:
-        DispatchError: the driver could not be stopped; the job stays marked, so that no other driver starts.
+        DispatchError: the driver could not be stopped. The job stays marked as stopped by the user, so that
+            no other driver starts for it.
     """
     queue.request_stop(job)
     if job.attempts:
@@ -88,9 +90,13 @@ class _Admission:
     needs_slot: bool
 
     def start(self, job: JobRecord, *, attempt: int) -> bool:
-        """Starts a job's driver for an attempt, unless already started; returns whether it was started.
+        """Starts a job's driver, the process that runs the job; returns whether this call started it.
 
-        A job whose driver cannot be started is given up.
+        The result is False if the same attempt was started before, or if the driver cannot be started; then
+        the job is ended.
+
+        Args:
+            attempt: number of the driver among those of the job, from 1.
         """
         submission_id = f"{job.job_id}.{attempt}"
         command = entrypoint(
@@ -110,7 +116,7 @@ class _Admission:
         return is_new
 
     def started_again(self, job: JobRecord) -> bool:
-        """Restarts a running job if its driver is gone; returns whether a driver was started."""
+        """Starts another driver for a running job whose driver is gone; returns whether one was started."""
         if not job.attempts:
             is_under_way = time.time() - (job.claimed_seconds or 0.0) < _CLAIM_SECONDS
             return not is_under_way and self.start(job, attempt=1)
@@ -125,7 +131,14 @@ class _Admission:
         return self._after_loss(now, driver)
 
     def _after_loss(self, job: JobRecord, driver: Driver | None) -> bool:
-        """Stops, restarts or gives up a job whose driver left no answer; returns whether it was restarted."""
+        """Stops, restarts or gives up a job whose driver ended without an answer.
+
+        Args:
+            driver: last known state of the driver; None if the cluster does not know it.
+
+        Returns:
+            Whether another driver was started.
+        """
         if job.stop_requested or (driver is not None and driver.status == "STOPPED"):
             self.queue.request_stop(job)
             self.queue.give_up(job, STOPPED)
@@ -143,7 +156,11 @@ class _Admission:
 
     @contextmanager
     def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
-        """Yields the path of the job's code package, or the URI that nodes fetch it from, or None."""
+        """Context manager with the place of a job's code.
+
+        Returns:
+            Path of a zip file, or the URI that nodes fetch the code from; None if the nodes have the code.
+        """
         working_dir = job.spec.working_dir
         if working_dir is None or working_dir.digest is None:
             yield None if working_dir is None else working_dir.where

@@ -21,7 +21,10 @@ _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray sets it for its drivers
 
 @dataclass(frozen=True, slots=True)
 class JobDriver:
-    """Driver of a job; as an event sink it records the name of the job's study."""
+    """Access of a job's driver (the process that runs the job) to the job's record.
+
+    When called with the search's first event, it records the name of the study that holds the trials.
+    """
 
     queue: JobQueue
     job: JobRecord
@@ -37,14 +40,15 @@ class JobDriver:
 
 @contextmanager
 def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
-    """Runs a job within the block; records an expected error as its answer, then admits the next job.
+    """Context manager within which a process runs a job; it keeps the job's record up to date.
 
-    If the block ends without an answer, or is interrupted without a request to stop the job, the job is left
-    to another attempt.
+    An expected error is recorded as the job's answer. At the end of the block the next queued job is started.
+    If the block gives no answer, or is interrupted though nobody asked to stop the job, the job stays open
+    and is started again later.
 
     Args:
-        storage: storage that holds the job.
-        warn: called with a sentence on why no other job could be admitted.
+        storage: URL or path of the storage that holds the job.
+        warn: called with a sentence on why no other job could be started.
 
     Raises:
         UsageError: the storage has no such job, or the job is over.

@@ -36,7 +36,7 @@ _MAX_UNPACKED_BYTES = 16 * MAX_PACKAGE_BYTES
 
 
 class PackageGoneError(StorageError):
-    """The storage no longer holds the package of a job's code."""
+    """Raised if the storage no longer holds the package with a job's code."""
 
 
 def pack(folder: Path, files: Iterable[Path]) -> bytes:

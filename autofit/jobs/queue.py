@@ -71,7 +71,7 @@ _Answer = TypeVar("_Answer")
 def _tried_again(
     method: Callable[Concatenate[JobQueue, _Arguments], _Answer],
 ) -> Callable[Concatenate[JobQueue, _Arguments], _Answer]:
-    """Decorator that repeats a method while the storage cannot be reached."""
+    """Decorator that repeats a method of the queue while the storage cannot be reached."""
 
     @functools.wraps(method)
     def wrapped(self: JobQueue, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
@@ -83,12 +83,12 @@ def _tried_again(
 class JobQueue:
     """Queue of jobs in an open storage; use it in a `with` statement, or close it.
 
-    Records of jobs that are over are not read again, so that reading costs only what has changed.
+    A job is one `autofit tune` that runs on a Ray cluster. Records of finished jobs are read only once.
 
     Every method raises `StorageError` when the storage cannot be read or written.
 
     Args:
-        key: key that signs enqueued jobs; jobs not signed with it are not read. Without a key jobs
+        key: secret with which enqueued jobs are signed; jobs without its signature are ignored. None if jobs
             need no signature.
 
     Attributes:
@@ -105,10 +105,13 @@ class JobQueue:
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
-        """Opens the job queue of a storage, see `open_storage`; None is a journal in the state directory.
+        """Opens the job queue in a storage.
+
+        Args:
+            storage: database URL or path of a journal file; None for a journal in the state directory.
 
         Raises:
-            UsageError: the storage's key in the environment is too short to be one.
+            UsageError: the environment sets a key for the storage, which is too short.
         """
         key = storage_key()
         if storage is None:
@@ -156,11 +159,12 @@ class JobQueue:
         """Adds a job at the end of the queue.
 
         Args:
-            job_id: equal for equal content.
-            again: if there is such a job, add one whose id ends in -2, -3, ….
+            job_id: id of the job, which is equal for jobs with equal content.
+            again: whether to add a job even if one with this id exists; its id then ends in -2, -3, ….
 
         Returns:
-            The job, and whether it is new: without `again`, an existing job of that id stays unchanged.
+            The job, and whether it is new. Without `again`, an existing job with this id is returned
+            unchanged.
         """
         mark = uuid.uuid4().hex
         return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
@@ -186,13 +190,14 @@ class JobQueue:
 
     @_tried_again
     def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
-        """Marks the oldest queued job as running, so that only this process starts its driver; returns it.
+        """Takes the oldest queued job and marks it as running, so that no other process starts its driver.
 
         Args:
-            max_running: largest number of running jobs, in addition to the limit in the job's spec.
+            max_running: most jobs that may run at once, besides the limit that the job itself sets; None for
+                that limit alone.
 
         Returns:
-            The job; None if no job waits, or the largest number of jobs is running.
+            The job; None if no job waits, or as many jobs as allowed are running.
         """
         while True:
             jobs = self._jobs().values()
@@ -211,7 +216,11 @@ class JobQueue:
 
     @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
-        """Records that a driver was started as `submission_id`; calling it again changes nothing."""
+        """Records that a driver (the process that runs the job) was started; a second call changes nothing.
+
+        Args:
+            submission_id: id of the driver's Ray job.
+        """
         trial = self._known(job)
         attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
         if all(attempt.submission_id != submission_id for attempt in self._required(trial).attempts):
@@ -221,17 +230,21 @@ class JobQueue:
 
     @_tried_again
     def explain(self, job: JobRecord, reason: str) -> None:
-        """Records a sentence that explains the job's state; does nothing once the job is over."""
+        """Records a sentence that explains the job's state; does nothing once the job is over.
+
+        Args:
+            reason: the sentence.
+        """
         self._set_attribute(self._known(job), _STATE_REASON, reason)
 
     @_tried_again
     def note_study(self, job: JobRecord, study: str) -> None:
-        """Records the study that keeps the job's trials; does nothing once the job is over."""
+        """Records the name of the study that holds the job's trials; does nothing once the job is over."""
         self._set_attribute(self._known(job), _STUDY, study)
 
     @_tried_again
     def request_stop(self, job: JobRecord) -> None:
-        """Marks the job to be stopped; does nothing once the job is over.
+        """Marks a job as to be stopped; does nothing once the job is over.
 
         The caller has to stop the job's driver, if it has one.
         """
@@ -239,7 +252,10 @@ class JobQueue:
 
     @_tried_again
     def finish(self, job: JobRecord, document: dict[str, Any]) -> bool:
-        """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
+        """Ends a job with the answer of its driver, the process that ran it.
+
+        Args:
+            document: result of the search (`autofit.tune/1`) or error (`autofit.error/1`).
 
         Returns:
             Whether this call ended the job: False if it had ended before.
@@ -250,10 +266,10 @@ class JobQueue:
 
     @_tried_again
     def settle(self, job: JobRecord) -> bool:
-        """Ends a job whose driver recorded an answer but no final state; returns whether it did.
+        """Ends a job whose answer was recorded, but whose driver died before it recorded the end.
 
         Returns:
-            Whether this call ended the job.
+            Whether this call ended the job; False if there is no answer, or it was ended before.
         """
         trial = self._known(job)
         recorded = trial.user_attrs.get(_PACKED_RESULT)
@@ -266,7 +282,11 @@ class JobQueue:
         return self._end(trial, document)
 
     def _end(self, trial: FrozenTrial, document: dict[str, Any]) -> bool:
-        """Sets the final job state for a recorded answer; returns whether this call set it."""
+        """Sets the final state of a job by its recorded answer; returns whether this call set it.
+
+        Args:
+            trial: Optuna trial that stores the job.
+        """
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
         if not found:
@@ -280,9 +300,9 @@ class JobQueue:
 
     @_tried_again
     def give_up(self, job: JobRecord, reason: str) -> bool:
-        """Ends a job whose driver will not answer; returns whether this call ended it.
+        """Ends a job whose driver can give no answer any more; returns whether this call ended it.
 
-        A job whose driver recorded an answer ends with that answer.
+        If the driver did record an answer, the job ends with this answer.
         """
         if self.settle(job):
             return True
@@ -294,7 +314,7 @@ class JobQueue:
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
     def _study(self, *, create: bool) -> optuna.Study | None:
-        """Optuna study that holds the jobs, with finished ones cached; None if the storage has none."""
+        """Optuna study that stores the jobs; None if there is none and `create` is False."""
         if self._known_study is None:
             backend = self._storage.backend
             with quiet_optuna():
@@ -307,7 +327,7 @@ class JobQueue:
         return self._known_study
 
     def _trials(self, *, create: bool = False) -> dict[str, FrozenTrial]:
-        """Trial that holds each job, by job id; the first one if several have the same id."""
+        """Optuna trial that stores each job, by job id; of several with the same id, the first."""
         study = self._study(create=create)
         trials: dict[str, FrozenTrial] = {}
         for trial in () if study is None else study.get_trials(deepcopy=False):
@@ -337,11 +357,11 @@ class JobQueue:
             ) from error
 
     def _record(self, trial: FrozenTrial, note: Callable[[Unreadable], None]) -> JobRecord:
-        """Job record read from the trial that holds it.
+        """Job record, read from the Optuna trial that stores it.
 
         Args:
-            note: called for attempts that cannot be read. Their names and start times are inferred: a
-                driver is named after its job and its number.
+            note: called for each start of a driver that cannot be read. Its id and time are inferred, as
+                drivers are named after their job and number.
 
         Raises:
             UnreadableError: the job is damaged, of a newer version, or not signed with the queue's key.
@@ -434,7 +454,13 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
-    """Stored attempt of a job; if it cannot be read, its name and start time are inferred."""
+    """Stored attempt (start of a driver) of a job; if it cannot be read, its values are inferred.
+
+    Args:
+        number: number of the attempt, from 1.
+        stored: attempt as it is stored.
+        note: called with a description of an attempt that cannot be read.
+    """
     submission_id = f"{job.job_id}.{number}"
     try:
         require_schema(stored, _SCHEMA)
@@ -449,7 +475,7 @@ def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadabl
 
 
 def _ignored(_left_aside: Unreadable) -> None:
-    """Does nothing; ignores attempts that cannot be read."""
+    """Does nothing; passed where unreadable attempts need not be reported."""
 
 
 def _state(trial: FrozenTrial) -> JobState:

@@ -36,7 +36,7 @@ _OLDEST_RAY, _NEXT_RAY = (2, 60), (3, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """State of a driver's Ray job, as the job server reports it.
+    """State of the Ray job that runs an autofit job (its driver), as Ray's job server reports it.
 
     Attributes:
         status: state of the Ray job: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
@@ -52,7 +52,7 @@ class Driver:
 
 
 class RayJobs:
-    """Client of a cluster's job server.
+    """Client of a Ray cluster's job server.
 
     Args:
         address: address of Ray's dashboard, such as http://head:8265; `auto` or host:port for a
@@ -63,7 +63,7 @@ class RayJobs:
 
     Raises:
         DispatchError: nothing answers, the answer is not from a job server, the server requires another
-            token, or it runs a release of Ray that is not supported.
+            authentication token, or it runs a release of Ray that is not supported.
     """
 
     def __init__(self, address: str) -> None:
@@ -80,10 +80,11 @@ class RayJobs:
 
         Args:
             working_dir: path of a zip file on this machine, or the URI of one.
-            needs_slot: whether the job needs 1 of the cluster's resource `autofit_driver`.
+            needs_slot: whether the job takes 1 of the cluster's resource `autofit_driver`, by which nodes
+                limit the number of jobs that run at once.
 
         Returns:
-            Whether the job was started: False if one was started under that id before.
+            Whether the job was started; False if a job with this id was started before.
         """
         environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
         if working_dir is not None:
@@ -103,7 +104,7 @@ class RayJobs:
         return True
 
     def driver(self, submission_id: str) -> Driver | None:
-        """State of a driver; None if the cluster does not know the driver, or no longer."""
+        """State of the Ray job with an id; None if the cluster does not know it, or no longer."""
         try:
             with _ray_errors(self.address):
                 details = self._client.get_job_info(submission_id)
@@ -114,7 +115,7 @@ class RayJobs:
         return Driver(status=str(details.status), message=brief(text_of(details.message or "")))
 
     def stop(self, submission_id: str) -> None:
-        """Asks a driver to end; does nothing if the cluster does not know the driver."""
+        """Asks a Ray job to end; does nothing if the cluster does not know it."""
         try:
             with _ray_errors(self.address):
                 self._client.stop_job(submission_id)
@@ -123,21 +124,21 @@ class RayJobs:
                 raise
 
     def logs(self, submission_id: str) -> str | None:
-        """Output that a driver has written so far, as text; None if the cluster does not know the driver."""
+        """Output of a Ray job so far, as text; None if the cluster does not know the job."""
         if self.driver(submission_id) is None:
             return None
         with _ray_errors(self.address):
             return str(self._client.get_job_logs(submission_id))
 
     def follow(self, submission_id: str) -> Iterator[str]:
-        """Yields a driver's output as text, from its beginning until the driver ends."""
+        """Yields the output of a Ray job as text, from its beginning until it ends."""
         with closing(asyncio.new_event_loop()) as loop, _ray_errors(self.address):
             tail = self._client.tail_job_logs(submission_id)
             while (chunk := loop.run_until_complete(anext(tail, None))) is not None:
                 yield chunk
 
     def driver_slots(self) -> int | None:
-        """Number of drivers that the cluster's nodes allow at a time; None if no node sets it."""
+        """Number of drivers (processes that run jobs) that the cluster runs at once; None if not limited."""
         with _ray_errors(self.address):
             response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
             response.raise_for_status()
@@ -174,7 +175,7 @@ class RefusedError(DispatchError):
 
 
 def _dashboard(address: str) -> str:
-    """URL of the Ray dashboard; for a cluster address it is requested from the cluster."""
+    """URL of the Ray dashboard at an address; the cluster is asked for it unless the address is a URL."""
     if address.startswith(("http://", "https://")):
         return address.rstrip("/")
     use_token_at_hand()
@@ -193,7 +194,10 @@ def _dashboard(address: str) -> str:
 
 
 def _require_listener(address: str) -> None:
-    """Raises `DispatchError` within 3 seconds if nothing listens; a request would wait for minutes."""
+    """Raises `DispatchError` if nothing listens at an address; a request of Ray would wait for minutes.
+
+    It takes at most 3 seconds.
+    """
     try:
         parts = urlsplit(address)
         endpoint = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
@@ -230,7 +234,7 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
-    """Turns errors of Ray's client within the block into `DispatchError`, with advice for the user."""
+    """Context manager that turns errors of Ray's client into `DispatchError`, with advice for the user."""
     import aiohttp
     import requests
     from ray.exceptions import AuthenticationError

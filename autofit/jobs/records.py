@@ -38,11 +38,11 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """Working directory with a job's code, as a stored package or a URI.
+    """Place of a job's code: a package in the storage, or a URI that nodes fetch it from.
 
     Attributes:
-        digest: SHA-256 of its package; None if nodes fetch it from a URI.
-        where: study that holds the package, or the URI that every node fetches it from.
+        digest: SHA-256 of the package; None for a URI.
+        where: name of the study (unit of storage) that holds the package, or the URI.
     """
 
     digest: str | None
@@ -57,8 +57,8 @@ class JobSpec:
         options: options of `autofit tune` by name, each as command-line text.
         workload: short name of the workload.
         gpu: key of the card in the catalogue.
-        fleet: name shared by jobs that ask the same question for several cards.
-        max_drivers: number of running drivers at which the job has to wait.
+        fleet: id shared by jobs that differ only in the card; empty for a single job.
+        max_drivers: number of running jobs at which this job waits.
     """
 
     options: Mapping[str, str]
@@ -70,13 +70,16 @@ class JobSpec:
 
 
 def packed(document: Mapping[str, Any]) -> str:
-    """Compressed JSON text of a document, to save memory in a reader of all jobs."""
+    """Compressed JSON text of a document, as a reader of the queue holds those of all jobs."""
     text = json.dumps(document, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
-    """Document of a packed answer, and its most used values.
+    """Document of a job's compressed answer, and its most used values.
+
+    Args:
+        text: output of `packed`.
 
     Raises:
         DamagedError: `text` is no answer, or unpacks to more than 16 MiB.
@@ -106,7 +109,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """Configurations read from the result of a job's search, of any version of autofit."""
+    """Best and recommended configuration in a job's answer, of any version of autofit."""
 
     best: _Found | None
     recommended: _Found | None = None
@@ -124,7 +127,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Start of a driver for a job; a job may have several.
+    """One start of a driver, the process that runs a job; a job has another if its driver died.
 
     Attributes:
         submission_id: id of the driver's Ray job.
@@ -139,19 +142,22 @@ class Attempt:
 class JobRecord:
     """Stored record of a job.
 
-    A few values of its driver's answer are kept once they were read. The whole answer is unpacked on each
-    access, since a list of jobs with all of their answers would be large.
+    A job is one `autofit tune` on a Ray cluster; its driver is the process that runs it there and gives the
+    answer. The answer is kept compressed, since a list of all jobs with their answers would be large.
 
     Attributes:
-        number: number of its trial; jobs are admitted in this order.
-        stop_requested: whether a user asked for its end; a running driver may still be ending.
-        state_reason: a sentence, if the job failed, was stopped, or is tried again.
+        number: position in the queue; jobs are started in this order.
+        stop_requested: whether a user asked to stop the job; its driver may still be ending.
+        state_reason: sentence on why the job failed, was stopped, or is started again; else None.
         packed_document: `autofit.tune/1` or `autofit.error/1`, compressed by `packed`, once its driver has
-            answered. It is recorded before the state, and is the job's answer only once the job is over.
-        study: name of the study of its trials, once its driver has begun.
+            answered. It counts as the job's answer only once the state says that the job is over.
+        study: name of the study (stored record of the search) that holds the job's trials, once the driver
+            has begun.
         submitted_seconds, ended_seconds: times in seconds of the epoch.
-        claimed_seconds: time when a process took the job to start its first driver, in seconds of the epoch.
-        is_signed: whether the record has a signature, which a process with the storage's key has verified.
+        claimed_seconds: time at which a process took the job out of the queue to start its first driver, in
+            seconds of the epoch.
+        is_signed: whether the record has a signature. It has been verified if this process has the storage's
+            key.
     """
 
     number: int
@@ -175,16 +181,16 @@ class JobRecord:
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """Document of the driver's answer; None if there is no answer, or the job is not over.
+        """Document with the driver's answer; None if there is no answer, or the job is not over.
 
-        The answer is unpacked anew every time. A damaged one is replaced by an error document.
+        It is decompressed at each access. An answer that cannot be read is replaced by an error document.
         """
         document, _ = self._unpack()
         return document
 
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
-        """Main values of the job's answer, or the error in reading it; None if there is no answer yet."""
+        """Most used values of the job's answer, or the error in reading it; None if there is no answer."""
         _, gist = self._unpack()
         return gist
 
@@ -205,7 +211,7 @@ class JobRecord:
 
     @property
     def result(self) -> _Result | None:
-        """Values of the job's answer if it is the result of a search; else None."""
+        """Values of the job's answer, if it is the result of a search; None for an error or no answer."""
         return self.gist if isinstance(self.gist, _Result) else None
 
     @property

@@ -30,14 +30,14 @@ _kept: list[str] = []  # key of the running command, removed from its environmen
 
 
 class RefusedSignatureError(UnreadableError):
-    """A job's record has no valid signature of the storage's key."""
+    """Raised for a job record without a valid signature made with the storage's key."""
 
     def __init__(self) -> None:
         super().__init__(f"is not signed with the key in {KEY_VARIABLE}: it is refused")
 
 
 class Key:
-    """Secret key of the storage, which signs job records; it is never shown.
+    """Secret key that signs the job records of a storage; it is never shown.
 
     Args:
         secret: at least 32 characters that nobody can guess.
@@ -78,7 +78,7 @@ class Key:
 
 
 def storage_key() -> Key | None:
-    """Signing key of the storage that was given to this process; None if none was.
+    """Key that signs job records, from this process's environment; None if it is not set.
 
     Raises:
         UsageError: the key is too short.
@@ -89,9 +89,9 @@ def storage_key() -> Key | None:
 
 @contextlib.contextmanager
 def key_out_of_environment() -> Iterator[None]:
-    """Removes the storage's key from `os.environ` within the block, to hide it from started processes.
+    """Context manager that removes the storage's key from `os.environ`, to hide it from new processes.
 
-    Started processes are those of Ray, and those that run users' code.
+    These are Ray's processes, and processes that run users' code.
     """
     secret = os.environ.pop(KEY_VARIABLE, None)
     if secret is None:

@@ -38,7 +38,11 @@ _ASIDE = (
 
 
 def job_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options that a job keeps, whatever their source, as command-line text by option name."""
+    """Options that a job keeps, by name, as command-line text.
+
+    Args:
+        given: options of the user by name, from the command line, environment or a file.
+    """
     return {option: _as_text(option, value) for option, value in given.items() if OPTIONS[option].of_job}
 
 
@@ -54,11 +58,12 @@ def _as_text(option: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Reference to a job's workload, and the digest of its file.
+    """Reference to a job's workload, as the cluster can resolve it, with the digest of its file.
 
     Attributes:
-        model: reference to the workload as the driver reads it, in its working directory.
-        source_sha256: digest of the workload's own file, if this machine can read it.
+        model: reference to the workload, such as `train.py:workload`, relative to the job's working directory
+            on the cluster.
+        source_sha256: SHA-256 of the workload's file; None if this machine cannot read it.
     """
 
     model: str
@@ -69,10 +74,11 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     """Reference to the workload by which the driver on the cluster will find it.
 
     Args:
-        working_dir: folder of this machine, the URI of a package, or None if there is none.
+        working_dir: folder with the code on this machine, or the URI of a zip file; None if the nodes have
+            the code already.
 
     Raises:
-        UsageError: there is no built-in of that name, or the file cannot be read or would not be on
+        UsageError: there is no built-in model of that name, or the file cannot be read or would not be on
             the cluster.
     """
     try:
@@ -116,7 +122,12 @@ def _located(settings: TuneSettings, working_dir: str | None) -> Code:
 
 
 def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
-    """Reference to a library's model; a configuration file gets its path on the cluster."""
+    """Reference to a library's model; if that is a local configuration file, by its path on the cluster.
+
+    Args:
+        ref: resolved reference.
+        working_dir: see `locate`.
+    """
     if ref.source_sha256 is None:
         return Code(model=ref.target)
     prefix, _, name = model.partition(":")
@@ -171,7 +182,12 @@ def make_spec(
     *,
     max_drivers: int,
 ) -> JobSpec:
-    """Spec of a job from its options, without working directory and fleet."""
+    """Specification of a job from its options; working directory and fleet are filled in later.
+
+    Args:
+        code: reference to the workload.
+        max_drivers: number of running jobs at which the job waits.
+    """
     return JobSpec(
         options={**options, _MODEL: code.model},
         workload=_short_name(code.model),
@@ -196,7 +212,7 @@ def job_id(spec: JobSpec, code: Code) -> str:
 
 
 def fleet_id(spec: JobSpec, code: Code, cards: Sequence[str]) -> str:
-    """Readable id of a fleet: jobs that differ only in the card, one for each of `cards`."""
+    """Readable id of a fleet, the jobs that differ only in the card; one job for each of `cards`."""
     return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": list(cards)})
 
 
@@ -219,12 +235,12 @@ def _readable_id(workload: str, target: str, content: Mapping[str, Any]) -> str:
 
 
 def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) -> str:
-    """Shell command that starts a job's driver.
+    """Shell command that runs a job on the cluster, as its driver.
 
     Args:
-        storage_url: the driver's `--storage`; None if the cluster's environment names the storage.
-        first_attempt: whether this is the job's first driver; a later one drops `--fresh`, and continues the
-            study.
+        storage_url: storage that holds the job; None if an environment variable on the cluster names it.
+        first_attempt: whether this is the job's first driver. A later one continues the search of the earlier
+            ones, also if the job has the option `--fresh`.
     """
     program = (
         ["python", "-P", "-m", "autofit.cli"]
@@ -247,7 +263,7 @@ def _is_switch(option: str) -> bool:
 
 
 def storage_for_driver(storage: str | None) -> str | None:
-    """Storage URL or path for the driver's command; None where it has a password, or is not given.
+    """Storage URL or path for the driver's command; None if it has a password, or is not given.
 
     A file gets its absolute path, because the driver starts in another folder.
     """

@@ -15,12 +15,13 @@ _AT_ONCE = 2  # trials that run at once; `autofit_workers.trials.run` decides wh
 
 
 class TracesAhead:
-    """Runs queued predict trials in background threads, in the order of `ask`, until it is closed.
+    """Makes traces in background threads before they are needed, in the order in which they are asked for.
 
-    As a context manager it is closed on exit: trials in the queue are dropped, and running ones are ended.
+    A trace is made by a trial, one run of a worker process. Use it in a `with` statement; at its end, queued
+    trials are dropped, and running ones are ended.
 
     Args:
-        run: runs a predict trial; called by several threads.
+        run: runs a trial that makes a trace; called by several threads.
     """
 
     def __init__(self, run: Runner) -> None:
@@ -30,12 +31,16 @@ class TracesAhead:
         self._futures: dict[Hashable, Future[TrialOutcome]] = {}
 
     def ask(self, key: Hashable, spec: TrialSpec) -> None:
-        """Adds a trial to the end of the queue, unless `key` is in the queue already."""
+        """Adds a trial to the end of the queue, unless one with the same key was added before.
+
+        Args:
+            key: name of the trial, by which `take` returns its outcome.
+        """
         if key not in self._futures:
             self._futures[key] = self._executor.submit(self._outcome, spec)
 
     def take(self, key: Hashable) -> TrialOutcome | None:
-        """Waits for the outcome of a queued trial and returns it; None if no trial was queued as `key`."""
+        """Waits for the outcome of a trial and returns it; None if no trial was added as `key`."""
         future = self._futures.get(key)
         return None if future is None else future.result()
 

@@ -13,7 +13,11 @@ MOST_KINDS = 8  # most kinds of ranks that are traced; each takes as long as tra
 
 
 def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
-    """Groups of alike ranks to trace: all if at most `MOST_KINDS`, else a sample with the first and last."""
+    """Groups of ranks to trace; the ranks of a group need equal memory.
+
+    All groups are traced if there are at most `MOST_KINDS`, else evenly spread ones with the first and the
+    last.
+    """
     if len(kinds) <= MOST_KINDS:
         return tuple(kinds)
     return tuple(kinds[number * (len(kinds) - 1) // (MOST_KINDS - 1)] for number in range(MOST_KINDS))
@@ -22,7 +26,7 @@ def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
 class _WithTraces(Protocol):
     @property
     def traces(self) -> Traces:
-        """Traces that the predictor of one rank works from."""
+        """Traces on which the predictor of one rank rests."""
         ...
 
 
@@ -30,10 +34,10 @@ P = TypeVar("P", bound=_WithTraces)
 
 
 class AllRanks(Generic[P]):
-    """Predictors of ranks that differ in their memory, each made on demand and kept.
+    """Predictors of the ranks of a workload that may differ in their memory, each made on demand and kept.
 
     Args:
-        num_ranks: number of ranks of all kinds together.
+        num_ranks: number of all ranks.
         predictor_of: makes the predictor of a rank.
 
     Attributes:
@@ -47,10 +51,10 @@ class AllRanks(Generic[P]):
         self._made = {0: self.first}
 
     def curve(self, curve_of: Callable[[P], PredictedCurve]) -> PredictedCurve:
-        """Peak curve that at each batch size is the curve of the rank that needs the most memory.
+        """Peak curve (memory over the batch size) of the rank that needs the most at each batch size.
 
         Args:
-            curve_of: returns the curve of one rank, from that rank's predictor.
+            curve_of: takes the predictor of a rank, and returns the rank's curve.
         """
         first = curve_of(self.first)
         kinds = self.first.traces.first.alike_ranks or (AlikeRanks(first=0, num_ranks=self._num_ranks),)

@@ -131,7 +131,9 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Name of the group of cards that share residuals: a generation such as `hopper`, or a vendor's cards.
+    """Name of the group of cards whose prediction errors are taken together.
+
+    It is a generation, such as `hopper`, or all cards of a vendor with few measurements.
 
     Args:
         name: name of an architecture, such as `sm_90`.
@@ -146,9 +148,13 @@ def generation(name: str) -> str:
 
 
 def cards_of(model_class: ModelClass, name: str) -> str:
-    """Name of the cards whose residuals apply to a model class: the card's `generation`, or `any`.
+    """Name of the cards whose past prediction errors apply to a class of models on a card.
 
-    `any` stands for models without convolutions, except on cards of a vendor whose cards share all residuals.
+    It is the card's `generation`, or `any` for models without convolutions, whose errors do not depend on the
+    card (except on cards of a vendor that are all taken together).
+
+    Args:
+        name: name of the card's architecture, such as `sm_90`.
     """
     cards = generation(name)
     is_any = model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards not in _SHARED_BY_A_VENDOR
@@ -157,22 +163,23 @@ def cards_of(model_class: ModelClass, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Shares by which predicted peaks are widened to an interval, from past errors for a class of models.
+    """Widening of predicted peaks to a 95 % interval, from past errors for a class of models.
 
     Attributes:
         model_class: the class of the step's model.
-        cards: the `generation` of the card, or `any`. If the card may be of several generations, all of them,
-            or only those without real runs.
-        low_share, high_share: what is added to the low and the high end, as a share of the reserved peak
-            there: the first is never above 0, the second never below.
-        workspace_share: share of the largest workspace of any one convolution that is added to the high end
-            before it is widened.
-        spans: whether the ends are the peaks with the smallest and with the largest workspaces; else both are
-            the likely peak.
-        num_rows, num_families: number of real runs that the shares come from, and of model families among
-            them; 0 if there are none, and the interval is wider instead.
-        sources: the tables of these runs.
-        observed: the observed peaks of the same workload that changed the shares, in words.
+        cards: name of the cards that the errors are from: a `generation`, or `any`. If the predicted card may
+            be of several generations, all of them, or only those without real runs.
+        low_share, high_share: what is added to the low and to the high end of the interval, as a share of the
+            reserved peak at that end; `low_share` is 0 or negative, `high_share` 0 or positive.
+        workspace_share: share of the largest scratch memory (workspace) of any one convolution that is added
+            to the high end before it is widened.
+        spans: what is widened: if True, the peaks with the smallest and with the largest workspaces; if
+            False, the likely peak in both directions.
+        num_rows: number of real runs that the shares come from; 0 if there are none, and wider shares are
+            assumed.
+        num_families: number of model families among them.
+        sources: names of the tables that hold these runs.
+        observed: peaks that the user observed for this workload and that changed the shares, in words.
     """
 
     model_class: ModelClass
@@ -221,23 +228,32 @@ class Calibration:
         return f"{span}with {100 * self.workspace_share:.0f}% of the largest workspace on top, "
 
     def on_top(self, workspace_bytes: int) -> int:
-        """Bytes added to the high end for the largest convolution workspace, before widening."""
+        """Bytes that are added to the high end before widening, for the largest convolution workspace."""
         return math.ceil(Fraction(str(self.workspace_share)) * workspace_bytes)
 
     def low_end(self, num_bytes: int) -> int:
-        """Low end of the interval in bytes, widened from a peak with the smallest or likely workspaces."""
+        """Low end of the interval in bytes, from a simulated peak.
+
+        Args:
+            num_bytes: peak with the smallest workspaces or, if `spans` is False, the likely one.
+        """
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """High end of the interval in bytes, widened from a peak that includes what workspaces may add."""
+        """High end of the interval in bytes, from a simulated peak.
+
+        Args:
+            num_bytes: peak with the largest workspaces or, if `spans` is False, the likely one, plus
+                `on_top`.
+        """
         return math.ceil(num_bytes * self._factor(self.high_share))
 
     def within_low_end(self, limit_bytes: int) -> int:
-        """Largest peak in bytes whose widened low end is within a limit."""
+        """Largest peak in bytes whose `low_end` is within a limit."""
         return math.ceil((limit_bytes + 1) / self._factor(self.low_share)) - 1
 
     def within_high_end(self, limit_bytes: int) -> int:
-        """Largest peak in bytes whose widened high end is within a limit."""
+        """Largest peak in bytes whose `high_end` is within a limit."""
         return math.floor(limit_bytes / self._factor(self.high_share))
 
     def _factor(self, share: float) -> Fraction:
@@ -246,13 +262,13 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Errors of predictions against real runs, by class of model and generation of cards.
+    """Past errors of predicted peaks against real runs, by class of model and generation of cards.
 
     Attributes:
-        measured: calibration by class and cards, for each pair with real runs.
-        factor, extra_share: a class without real runs has the widest shares of all classes, times `factor`
-            and wider by `extra_share`.
-        digest: hash of the file's text, which identifies the residuals that a study's answers rest on.
+        measured: widening of intervals (`Calibration`) for each pair of model class and cards with real runs.
+        factor, extra_share: for a class without real runs, intervals are widened by the widest shares of all
+            classes, multiplied by `factor` and increased by `extra_share`.
+        digest: hash of the file's text, by which stored searches tell which errors they rest on.
     """
 
     measured: Mapping[tuple[ModelClass, str], Calibration]
@@ -262,7 +278,11 @@ class Residuals:
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Reads residuals from TOML text; raises `ValueError` if the schema does not match."""
+        """Reads past errors of predictions from the text of a TOML file.
+
+        Raises:
+            ValueError: the file has another schema.
+        """
         data = tomllib.loads(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
@@ -275,10 +295,10 @@ class Residuals:
         )
 
     def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
-        """Calibration of a model class on a card that has one of the given architectures.
+        """Widening of intervals for a class of models, on a card of one of the given architectures.
 
-        If there are several, the result has the widest shares of all, and `num_rows` is 0 if one of them has
-        no real runs. The ends then span the workspaces on all these cards.
+        Several architectures are given if the card is not known. The result then has the widest shares of all
+        of them; `num_rows` is 0 if one of them has no real runs.
         """
         generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
         each = [self._of(model_class, cards) for cards in generations]
@@ -298,7 +318,7 @@ class Residuals:
         )
 
     def _of(self, model_class: ModelClass, cards: str) -> Calibration:
-        """Calibration of a model class on the cards of one `generation`."""
+        """Widening of intervals for a class of models, on the cards of one generation."""
         measured = self.measured.get((model_class, cards))
         if measured is None and cards in _SHARED_BY_A_VENDOR:
             # Without convolutions, shapes determine every size: errors depend on the model, not on the card.
@@ -328,6 +348,6 @@ def _calibration(entry: dict[str, Any]) -> Calibration:
 
 @functools.cache
 def shipped_residuals() -> Residuals:
-    """Residuals shipped with this version of autofit."""
+    """Past errors of predicted peaks, as shipped with this version of autofit."""
     text = importlib.resources.files("autofit").joinpath("data/residuals.toml").read_text(encoding="utf-8")
     return Residuals.from_toml(text)

@@ -63,22 +63,29 @@ class PredictedCurve:
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
     `autofit.peak_curve` makes one. Once the step is traced, each batch size takes milliseconds, unless
-    `needs_traces`. An estimate has the whole interval, whatever the risk; `peak_reserved_bytes` and `verdict`
-    are for the point of the interval that has to fit by the risk, such as its high end. If ranks differ in
-    their memory (`of_ranks`), all results are those of the rank that needs the most.
+    `needs_traces`. An estimate has the whole interval of a peak. The risk says which value of it has to fit:
+    the likely one, the high end, or the worst case; `peak_reserved_bytes` and `verdict` are for this value.
+    If ranks differ in their memory (`of_ranks`), all results are those of the rank that needs the most.
 
     Args:
         workload: name of the workload.
-        curve: curve of the step.
-        at_most: if sizes depend on the values of tensors, such as a mask, the curve of the step with the
-            largest sizes that are possible; it determines the high end. None for other steps.
-        observed: returns the residuals of observed peaks of this knob setting on this card; called when an
-            interval is first needed.
-        timer: predicts the times of the workload's steps.
+        knobs: knob setting: precision, optimizer and so on.
+        card: card that the peaks are for.
+        curve: traced step at any batch size.
+        residuals: past errors of predictions, by which peaks are widened to intervals.
+        plans: which kernels cuDNN chooses for convolutions.
+        on_grid: whether many batch sizes will be evaluated; cuDNN's choices are then interpolated between a
+            few.
+        at_most: if sizes depend on the values of tensors, such as a mask, the step with the largest sizes
+            that are possible, which determines the high end; None for other steps.
+        observed: returns by how much peaks that the user observed, for this knob setting and card, differ
+            from their predictions; called when an interval is first needed.
+        timer: predicts the times of the workload's steps; None for a new one.
 
     Attributes:
         knobs, card: as given.
-        ranks: curve of one rank of each kind, where ranks differ in their memory; empty for one rank.
+        ranks: where ranks differ in their memory, the curve of one rank for each group of ranks that need
+            equal memory; otherwise empty.
     """
 
     def __init__(
@@ -128,11 +135,11 @@ class PredictedCurve:
 
     @classmethod
     def of_ranks(cls, ranks: Mapping[AlikeRanks, Self], *, num_kinds: int) -> Self:
-        """Curve that at each batch size is that of the rank that needs the most memory.
+        """Curve of a workload whose ranks differ in memory; at each batch size the rank with the most counts.
 
         Args:
-            ranks: curve of one rank of each kind that was traced, rank 0's first.
-            num_kinds: number of kinds of ranks, including those that were not traced.
+            ranks: curve of one rank for each traced group of ranks that need equal memory, rank 0's first.
+            num_kinds: number of such groups, including those that were not traced.
         """
         curve = copy.copy(next(iter(ranks.values())))
         curve.ranks, curve._num_kinds = ranks, num_kinds  # noqa: SLF001 - a copy
@@ -151,7 +158,10 @@ class PredictedCurve:
 
     @at_worst_rank
     def spans(self, batch_size: int) -> PeakEstimate:
-        """Peaks at a batch size with low and high ends by workspaces only, not by errors of predictions."""
+        """Peaks at a batch size with low and high ends that come from uncertain sizes alone.
+
+        Such are convolution workspaces. The widening by past errors of predictions is not included.
+        """
         peak = self._widening.counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -164,11 +174,11 @@ class PredictedCurve:
 
     @over_ranks(first_reason)
     def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
-        """Reason why a batch size cannot be predicted on another card; None if it can, with `on`."""
+        """Reason why a batch size cannot be predicted on another card; None if `on(card)` can predict it."""
         return why_unpredictable(self.knobs, self._at(batch_size).step.trace, card)
 
     def on(self, card: Card) -> Self:
-        """Peaks of the step on another card; the step must be predictable on it."""
+        """Curve of the same step on another card, for which `why_unpredictable_on` must be None."""
         if self.ranks:
             return self._each(lambda rank: rank.on(card))
         return type(self)(
@@ -198,7 +208,12 @@ class PredictedCurve:
         return self.of_ranks(ranks, num_kinds=self._num_kinds)
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """Reserved peak at the curve's risk, computed once; see `autofit.search.curves.Curve`."""
+        """Reserved peak in bytes at a batch size: the value that has to fit by the curve's risk.
+
+        Args:
+            stop_above_bytes: if the peak exceeds this limit, any value above the limit may be returned that
+                the peak reaches; None for the exact peak.
+        """
         if self.ranks:
             of_ranks = (
                 rank.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
@@ -219,7 +234,11 @@ class PredictedCurve:
         return _highest(peaks, stop_above_bytes)
 
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
-        """Lower bound of a peak in bytes, from peaks computed at lower risks; 0 if none was computed."""
+        """Lower bound of a peak in bytes, known from earlier calls for milder risks; 0 if there were none.
+
+        Args:
+            on_card: the step at the batch size of the peak.
+        """
         lower = _LOWER_RISKS[self.risk]
         if not lower:
             return 0
@@ -229,7 +248,7 @@ class PredictedCurve:
 
     @over_ranks(max)
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
+        """Lower bound of `peak_reserved_bytes`, from live bytes alone, without any scratch memory."""
         steps = self._decisive(batch_size, self._risk.level)
         least_bytes = max(on_card.step.lower_bound_bytes for on_card in steps)
         if self.risk is Risk.LIKELY:
@@ -238,13 +257,23 @@ class PredictedCurve:
 
     @over_ranks(worst)
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
-        """Verdict on a batch size under a budget at the curve's risk: `FITS`, `THRASH` or `OOM`."""
+        """Verdict on a batch size, for the value of its peak that has to fit by the curve's risk.
+
+        Args:
+            budget_bytes: bytes that the allocator may reserve.
+
+        Returns:
+            `FITS`, `THRASH` (it runs only with retries of the allocator) or `OOM`.
+        """
         steps = self._decisive(batch_size, self._risk.level)
         return worst(self._risk.verdict(on_card, budget_bytes) for on_card in steps)
 
     @over_ranks(shortest)
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Batch sizes of the ascending `sizes` up to the first that a PyTorch kernel refuses to run."""
+        """Part of the ascending `sizes` before the first that a PyTorch kernel refuses to run.
+
+        If each size would cost a trace, all are returned.
+        """
         if self.needs_traces:
             return sizes  # each would cost a trace
         return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
@@ -257,7 +286,11 @@ class PredictedCurve:
 
     @over_ranks(any)
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of a peak exceeds a budget after the allocator released its cache."""
+        """Whether a step does not run even by the low end of the prediction, with all cached memory released.
+
+        Args:
+            budget_bytes: bytes that the allocator may reserve.
+        """
         on_card = self._at(batch_size)
         limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
@@ -268,10 +301,10 @@ class PredictedCurve:
 
     @over_ranks(all)
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether a batch size runs with the smallest workspaces and all other sizes at the high end.
+        """Whether a batch runs with the smallest convolution workspaces, and all other sizes at the high end.
 
-        Steps run so near the limit: once the allocator has released its cached memory, PyTorch falls back to
-        cuDNN's plans with the smallest workspaces.
+        This is how steps run near the limit: when memory is short even after the allocator has released its
+        cache, PyTorch takes kernels of cuDNN with smaller workspaces.
         """
         steps = self._decisive(batch_size, Level.HIGH)
         limit_bytes = self._widening.calibration(steps[0]).within_high_end(budget_bytes)
@@ -295,7 +328,10 @@ class PredictedCurve:
         return self.within(batch_size, limit_bytes)
 
     def unlimited(self, batch_size: int) -> Estimate:
-        """Estimate of one batch size on a card of unlimited memory; `ranks` has all traced kinds."""
+        """Estimate of one batch size as if the card had unlimited memory.
+
+        Its field `ranks` has an entry for each traced group of ranks that need equal memory.
+        """
         if self.ranks:
             return self._of_worst_rank(lambda rank: rank.unlimited(batch_size))
         on_card = self._at(batch_size)
@@ -391,7 +427,11 @@ class PredictedCurve:
         return limited(estimate, there, on_card.least_bytes, calibration, limit_bytes)
 
     def _of_worst_rank(self, estimate_of: Callable[[Self], Estimate]) -> Estimate:
-        """Estimate of the rank that needs the most memory, with the peaks of all kinds of ranks."""
+        """Estimate of the rank that needs the most memory; its field `ranks` has the peaks of all groups.
+
+        Args:
+            estimate_of: returns the estimate of one rank, from its curve.
+        """
         estimates = {kind: estimate_of(rank) for kind, rank in self.ranks.items()}
         ranks = tuple(
             RankEstimate(
@@ -410,7 +450,12 @@ class PredictedCurve:
 
     @at_worst_rank
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
-        """Source lines that keep more memory each step, with the step at which they fill `usable_bytes`."""
+        """Source lines that keep more memory with each step of a run.
+
+        Returns:
+            The lines, each with the step at which all growing memory together fills `usable_bytes`; empty if
+            nothing grows.
+        """
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
@@ -429,8 +474,9 @@ class PredictedCurve:
         """Predicted time of a step; None if step times are not predicted, see `why_untimed`.
 
         Args:
-            budget_bytes: the budget that a convolution plan has to fit; without one, `mixed` takes for each
-                layer the algorithm with the least memory.
+            budget_bytes: only for the convolution algorithm `mixed`: bytes that the step has to fit in, by
+                which the algorithms of layers are chosen. If None, each layer gets the algorithm with the
+                least memory.
         """
         if self.why_untimed is not None:
             return None
@@ -454,7 +500,7 @@ class PredictedCurve:
 
     @property
     def batch_count(self) -> BatchCount:
-        """Number of batches in the traced step, and how the batch size was determined."""
+        """Number of batches in the traced step, and where the batch size is from."""
         return self._curve.trace.batch_count
 
     @property
@@ -463,19 +509,22 @@ class PredictedCurve:
         return why_untimed(self.card, self.parallel)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
-        """Likely allocated peak of each phase, the highest over all traced steps."""
+        """Likely allocated peak of each phase, such as forward pass; the highest of all traced steps."""
         peaks = phase_peaks(on_card.step.trace, self._block_bytes(on_card))
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
-        """Bytes of the allocator's block for each allocation, when the step is replayed with likely sizes."""
+        """Size of the allocator's block for each allocation of the step, in bytes, at likely sizes."""
         sizes, found, _ = on_card.likely()
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     @at_worst_rank
     def profile(self, batch_size: int) -> Profile:
-        """Memory profile of a traced batch size: its events, the sizes of allocations and the likely peaks.
+        """Memory profile of a step: its allocations with their sizes and origins, and the likely peaks.
+
+        Args:
+            batch_size: a batch size that was traced.
 
         Raises:
             UsageError: the curve was not made from a trace at that batch size.
@@ -511,7 +560,11 @@ class PredictedCurve:
         return _SEVERAL_STREAMS if self.parallel else time.note
 
     def _timing(self, batch_size: int, time: StepTime) -> Timing | None:
-        """Predicted time of each operator of a step; None if the step cannot be timed."""
+        """Predicted time of each operator of a step; None if there are no times for the step.
+
+        Args:
+            time: predicted time of the whole step.
+        """
         found = self._timer.clocked(
             self._curve,
             batch_size,
@@ -523,7 +576,10 @@ class PredictedCurve:
 
     @at_worst_rank
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
-        """Outcome of a predicted trial of a batch size under a budget, without the trace."""
+        """Outcome of a trial (one run of a configuration) as it is predicted for a budget.
+
+        It has no trace.
+        """
         steps = self._decisive(batch_size, self._risk.level)
         trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
@@ -546,7 +602,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """Cheapest convolution plan with which a batch size fits the budget; None if no plan fits."""
+        """Fastest choice of an algorithm for each layer with which a batch fits a budget; else None."""
         on_card = self._at(batch_size, self._risk.level)
         if self.risk is Risk.LIKELY:
             return ConvPlanner(on_card, self._conv_costs, level=Level.LIKELY).within_budget(budget_bytes)
@@ -560,12 +616,12 @@ class PredictedCurve:
 
     @at_worst_rank
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
-        """Ratio of all convolutions' predicted time to that under the backend's own choice.
+        """Predicted time of all convolutions, divided by that with the backend's own choice of algorithms.
 
-        None on cards without known times of convolutions, such as AMD's.
+        It is None on cards for which no times of convolutions are known, such as AMD's.
 
         Args:
-            budget_bytes: see `step_time`; the ratio is infinite if no plan fits the budget.
+            budget_bytes: see `step_time`; the ratio is infinite if no choice of algorithms fits the budget.
         """
         if not self._vendor.knows_times:
             return None
@@ -589,16 +645,24 @@ class PredictedCurve:
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
     ) -> dict[Convolution, list[Candidate]]:
-        """Convolution algorithms among `names` that apply, for each distinct convolution."""
+        """Algorithms among `names` that can run each distinct convolution, with their workspaces."""
         return self._at(batch_size).convolution_options(names)
 
     @property
     def trace_identity(self) -> str:
-        """Identity of the traced step, taken from the first batch size that every curve is traced at."""
+        """Digest of the traced step, by which equal steps are recognized.
+
+        It is that of the trace at the first batch size, which every curve has.
+        """
         return self._curve.trace.identity
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """Step on the card at a batch size; at levels high and worst, sizes by values are the largest."""
+        """Traced step at a batch size on the card.
+
+        Args:
+            level: value of the peak that is wanted. For the high end and the worst case, sizes that depend on
+                data values are as large as possible.
+        """
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
@@ -611,10 +675,14 @@ class PredictedCurve:
         return step
 
     def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
-        """Steps to replay at a batch size for a level; the worst of their peaks and verdicts counts.
+        """Steps to simulate at a batch size; the highest of their peaks and worst of their verdicts count.
 
-        If sizes depend on values, the first step has the largest possible sizes, and the second the assumed
-        ones: these may reserve more, because the allocator places their blocks differently.
+        Usually there is one. If sizes depend on data values, the first step has the largest possible sizes,
+        and the second the assumed ones, which may reserve more, as the allocator places their blocks
+        differently.
+
+        Args:
+            level: value of the peak that is wanted: the likely one, the high end, or the worst case.
         """
         typical = self._at(batch_size)
         if self._at_most is None:
@@ -623,7 +691,7 @@ class PredictedCurve:
         return (first,) if first is typical else (first, typical)
 
     def _spans_of(self, trace: Trace) -> str:
-        """Phrase that names the sizes of a step known only as a range, such as workspaces."""
+        """Phrase for the sizes of a step that are only known within bounds, such as workspaces."""
         workspaces = "workspaces of convolutions" if trace.convolves else ""
         if self._vendor.spanned_libraries:
             workspaces = f"workspaces of {self._vendor.spanned_libraries}"
@@ -636,7 +704,7 @@ class PredictedCurve:
 
 
 def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
-    """Largest of some peaks in bytes; stops at the first one above `stop_above_bytes`."""
+    """Largest of some peaks in bytes; peaks after the first one above the limit are not looked at."""
     highest_bytes = 0
     for peak_bytes in peaks:
         highest_bytes = max(highest_bytes, peak_bytes)

@@ -72,7 +72,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeTensor:
-    """Memory alive at the allocated peak that one operator allocated at one line in one module.
+    """Memory alive at the allocated peak, from one operator at one source line in one module.
 
     Attributes:
         module: path of the `nn.Module`; empty outside any.
@@ -87,15 +87,16 @@ class LargeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSize:
-    """Tensor size that depends on values and was therefore assumed for the prediction.
+    """Tensor size that depends on data values, and was assumed for the prediction.
 
     Attributes:
-        site: the user's line, `file:line:function`.
+        site: the user's line that makes the tensor, `file:line:function`.
         what: what has that size, in words.
         size: number of elements that was assumed, at the traced batch size.
         largest: most elements that are possible at that batch size, from which the high end is computed; None
             if unknown.
-        moves_bytes: bytes by which all assumptions of the estimate together may move the peak.
+        moves_bytes: bytes by which the peak may be higher if all assumptions of the estimate are as wrong as
+            possible.
         batch_size: the traced batch size; None in documents of earlier versions.
     """
 
@@ -113,8 +114,8 @@ class Unknown:
 
     Attributes:
         source: what is uncertain, in words.
-        low_bytes, likely_bytes, high_bytes: reserved peak over the range of this source, with everything else
-            as is likely.
+        low_bytes, likely_bytes, high_bytes: bounds of the reserved peak if only this source varies, and
+            everything else has its likely value.
         modules: paths of the modules with the largest workspace; empty if the source is not workspaces.
     """
 
@@ -127,14 +128,15 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEstimate:
-    """Predicted memory of one group of alike ranks.
+    """Predicted memory of a group of ranks that need equal memory.
 
     Attributes:
         rank: the first rank of the group.
         num_alike: number of ranks in the group.
         peak_allocated_bytes: allocated peak of each of these ranks.
         interval: reserved peak of each of these ranks.
-        need: see `Estimate`.
+        need: reserved peak on a card that is large enough, where it may exceed the card's memory; else None.
+            See `Estimate`.
     """
 
     rank: int
@@ -146,10 +148,10 @@ class RankEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The allocated peak of a phase, over all steps that were traced.
+    """Allocated peak of a phase, such as forward pass or optimizer, over all traced steps.
 
     Attributes:
-        name: see `autofit.explain.profile.Phase`.
+        name: name of the phase, see `autofit.explain.profile.Phase`.
         num_bytes: allocated peak of the phase.
     """
 
@@ -158,7 +160,7 @@ class PhasePeak:
 
 
 class PhasePeaks(Sequence[PhasePeak]):
-    """Sequence of the phases' allocated peaks, computed at first use from all blocks of the step.
+    """Allocated peak of each phase of a step; computed only when it is first used.
 
     Args:
         find: computes the peaks.
@@ -201,11 +203,11 @@ class Estimate:
     Attributes:
         workload: the workload's name.
         batch_size: samples per batch; with several ranks, per rank.
-        batch_source: how that size was found, a `BatchSource`.
+        batch_source: where the batch size was found, such as in the script's data loader.
         num_batches: batches in an optimizer step of a script, of all ranks; None if knobs determine it.
         num_parts: batches that the script splits its batch size into; the script is called with `num_parts`
             times `batch_size`.
-        knobs: the knob setting that was predicted.
+        knobs: the knob setting that was predicted: precision, optimizer and so on.
         mode: `train`, `infer` or `generate`.
         model_class: the name of the model's class; None where a script builds the model.
         num_parameters: elements of the model's parameters, without an adapter's; None where a script builds
@@ -222,22 +224,26 @@ class Estimate:
             predictions of such models had against real runs.
         evidence: `predicted`.
         device: the card that was assumed.
-        calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
-        workspace_bytes: range of the largest convolution workspace; None where it is certain.
+        calibration: the past errors of predictions by which the interval is widened; its `num_rows` is 0 if
+            there are no real runs of such models.
+        workspace_bytes: range of the largest scratch memory (workspace) of any convolution; None where it is
+            certain.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: number of processes that train together; 1 for a single process.
         parallel: how the ranks share the work, such as `fsdp:8`, or `script:8` where their script decides it;
             empty for a single process.
         rank: the rank that the estimate is for.
-        ranks: with `--rank all`, each predicted group of alike ranks; `rank` needs the most memory of them.
-        num_kinds_of_ranks: number of groups of alike ranks; 0 where one rank alone was predicted.
+        ranks: with `--rank all`, each predicted group of ranks that need equal memory; `rank` is in the group
+            that needs the most.
+        num_kinds_of_ranks: number of groups of ranks that need equal memory; 0 where one rank alone was
+            predicted.
         communicators: number of ranks of each process group that exchanges data; NCCL's communicators for
             them are in `context_bytes`.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         workspace_source: where the workspaces of convolutions are from, in words; empty without convolutions.
         largest: the largest holders of memory at the allocated peak.
-        architectures: the architectures that the interval covers, the likely one first; for a named card
-            its own.
+        architectures: the GPU architectures that the interval covers, the likely one first; for a named card
+            only its own.
         trace_digest: identifies the trace that the estimate was made from.
         versions: the versions of autofit and PyTorch.
         assumptions: sizes that depend on values and were assumed; `--assume` changes them.
@@ -254,7 +260,8 @@ class Estimate:
         limit_bytes: most bytes that the allocator can reserve on the card; None where the card's memory is
             not known. The reserved peak, the device peak and `interval` are those within this limit. Where
             memory runs out, all other values are those of a complete run on a card that is large enough.
-        likely_verdict: what happens at the likely peak on that card: `FITS`, `THRASH` or `OOM`.
+        likely_verdict: what happens at the likely peak on that card: `FITS`, `THRASH` (runs with retries of
+            the allocator) or `OOM`.
         num_alloc_retries: how often the allocator releases its cached memory and retries, in the traced
             steps.
         need: reserved peak on a card that is large enough, where it may exceed `limit_bytes`; else None.
@@ -330,17 +337,20 @@ class Estimate:
 
     @property
     def whole_interval(self) -> Interval:
-        """Interval of a full run's reserved peak: on the card, or on a large enough one if it runs out."""
+        """Interval of the reserved peak of a complete run.
+
+        It is the one on the card or, if memory likely runs out there, the one on a card that is large enough.
+        """
         return self.needed if self.runs_out else self.interval
 
     @property
     def whole_peak_bytes(self) -> int:
-        """Likely reserved peak of a full run in bytes; see `whole_interval`."""
+        """Likely reserved peak of a complete run in bytes, see `whole_interval`."""
         return self.whole_interval.likely_bytes
 
     @property
     def called_batch_size(self) -> int:
-        """Batch size that a script is called with; `batch_size` of any other workload."""
+        """Batch size that a script is called with, if it splits its batch; otherwise `batch_size`."""
         return self.batch_size * self.num_parts
 
     @property
@@ -355,7 +365,7 @@ class Estimate:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples per optimizer step, from a script's `num_batches` or else `Knobs.samples_per_step`."""
+        """Samples per optimizer step, of all ranks and accumulated batches."""
         if self.num_batches is not None:
             return self.num_batches * self.batch_size
         return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)

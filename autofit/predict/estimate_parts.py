@@ -13,7 +13,7 @@ _NUM_LARGEST = 8
 
 
 def breakdown(by_category: dict[Category, int]) -> Breakdown:
-    """Breakdown of the allocated peak, from its bytes by category."""
+    """Bytes alive at the allocated peak by what they hold, from their sums by category."""
     return Breakdown(
         parameters=by_category[Category.PARAMETER],
         gradients=by_category[Category.GRADIENT],
@@ -33,7 +33,16 @@ def unknowns(
     workspaces: str,
     modules: tuple[str, ...],
 ) -> tuple[Unknown, ...]:
-    """Sources of a peak's uncertainty, the largest high end first; sources without effect are left out."""
+    """Sources of a peak's uncertainty, the one with the highest possible peak first.
+
+    Sources without effect are left out.
+
+    Args:
+        most_bytes: high end of the peak if sizes that depend on data values are as large as possible.
+        calibration: past errors of predictions, by which the peak is widened.
+        workspaces: phrase for the sizes that are only known within bounds.
+        modules: paths of the modules with the largest workspace.
+    """
     likely = peak.reserved_bytes
     ends = {
         workspaces: (peak.low_bytes, peak.high_bytes),
@@ -55,7 +64,7 @@ def unknowns(
 
 
 def workspace_span(peak: PeakEstimate) -> WorkspaceSpan | None:
-    """Low, likely and high bytes of the largest convolution workspace; None if low equals high."""
+    """Range of the largest convolution workspace, in bytes; None if it is known exactly."""
     low, high = peak.workspace_low_bytes, peak.workspace_high_bytes
     return None if low == high else WorkspaceSpan(low=low, likely=peak.workspace_likely_bytes, high=high)
 

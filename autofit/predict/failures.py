@@ -17,13 +17,16 @@ UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:
-    """Raises the error that ends the command if an outcome has no verdict about memory.
+    """Raises the error that ends the command, if a trial's outcome says nothing about memory.
+
+    A trial is one run or prediction of a configuration. For other outcomes it returns.
 
     Raises:
-        WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
-        DispatchError: the worker died (LOST) or hung (TIMEOUT).
+        WorkloadFailedError: the workload failed (verdict FAILED), or did not compute what it should
+            (INVALID).
+        DispatchError: the trial's process died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
-        InapplicableError: a requested knob applies to nothing in the workload.
+        InapplicableError: a requested knob value applies to nothing in the workload.
         MissingLibraryError: a requested value of a knob needs a library that is not installed.
         UnknownModelError: the library in the workload's reference has no model of that name.
     """

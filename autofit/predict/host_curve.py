@@ -25,10 +25,10 @@ _LOW_SHARE, _HIGH_SHARE = 0.03, 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """Memory of a trial's process in bytes, apart from the blocks of its step.
+    """Memory of the process of a measured CPU trial, without that of its training step.
 
     Attributes:
-        resident_bytes: bytes of the resident set.
+        resident_bytes: bytes of the resident set (RSS).
         private_bytes: bytes of private writable memory.
     """
 
@@ -37,7 +37,7 @@ class HostProcess:
 
     @classmethod
     def of(cls, outcome: TrialOutcome | None) -> HostProcess:
-        """Process memory measured by a trial of `baseline_spec`; an assumed value if nothing was measured."""
+        """Process memory that a trial of `baseline_spec` measured; an assumed value if it measured none."""
         resident_bytes = None if outcome is None else outcome.peaks.device_bytes
         if outcome is None or resident_bytes is None:
             return ASSUMED_PROCESS
@@ -52,7 +52,7 @@ ASSUMED_PROCESS = HostProcess(resident_bytes=320 * _MIB, private_bytes=320 * _MI
 
 
 def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialSpec:
-    """Specification of a CPU trial of a minimal workload, which measures the memory of the process itself."""
+    """Specification of a trial that measures the memory of a process itself, with a minimal workload."""
     return TrialSpec(
         workload=_BASELINE,
         batch_size=_BASELINE_BATCH,
@@ -68,9 +68,10 @@ class HostPeak:
     """Predicted peak of a step on the CPU, in bytes.
 
     Attributes:
-        likely_bytes, high_bytes: likely and high end of the larger of the two peaks, which has to fit.
-        low_bytes: low end of the smaller of the two peaks.
-        resident_bytes, private_bytes: likely peak of the resident set, and of private writable memory.
+        resident_bytes, private_bytes: likely peak of the resident set (RSS), and of private writable memory.
+        likely_bytes, high_bytes: likely value and high end of the larger of these two peaks, which has to
+            fit.
+        low_bytes: low end of the smaller of these two peaks.
     """
 
     low_bytes: int
@@ -83,13 +84,15 @@ class HostPeak:
 class HostCurve:
     """Predicted peaks of a step on the CPU; a call with a batch size returns a `HostPeak`.
 
-    It is an `autofit.search.curves.Curve`, whose peaks are the high ends unless the risk is `likely`: so a
-    search rather begins with a trial that fits, which tells its peak, than with one that runs out of memory.
+    A search uses it as an `autofit.search.curves.Curve` to choose the first size to measure. Its peaks are
+    then high ends, unless the risk is `likely`: so the first trial rather fits, which tells its peak, than
+    runs out of memory.
 
     Args:
-        steps: curve of the step, from traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
-        process: returns the memory of a trial's process without a step; called for the first peak.
-        risk: tells whether the curve's peaks are the likely ones or the high ends.
+        steps: traced step at any batch size, from traces for the CPU.
+        process: returns the memory of a trial's process without a step; called when a peak is first
+            predicted.
+        risk: whether the curve's peaks are the likely ones or the high ends.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class HostCurve:
 
     @property
     def trace_identity(self) -> str:
-        """Identity of the traced step, whatever sizes this machine measured."""
+        """Digest that identifies the traced step; it does not depend on what this machine measured."""
         return host_blocks.identity(self._steps.trace)
 
     def __call__(self, batch_size: int) -> HostPeak:
@@ -139,8 +142,8 @@ class HostCurve:
         return self._steps.at(batch_size).largest_estimate_bytes()
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """Lower bound of the peak in bytes: the peak itself, which never falls as the batch size grows.
+        """Lower bound of the peak in bytes, which is the peak itself.
 
-        It never falls, because on the CPU no allocator caches freed blocks.
+        The peak never falls as the batch grows, because on the CPU no allocator caches freed blocks.
         """
         return self.peak_reserved_bytes(batch_size)

@@ -21,16 +21,16 @@ def limited(
     calibration: Calibration,
     limit_bytes: int,
 ) -> Estimate:
-    """Estimate of a configuration where the allocator can reserve no more than `limit_bytes`.
+    """Estimate of a configuration on a card where the allocator can reserve no more than `limit_bytes`.
 
     A peak within the limit stays as it is. At the limit the allocator releases its cached memory, so that
     never more is reserved; the reserved peak without a limit becomes the estimate's `need`.
 
     Args:
         estimate: the estimate on a card of unlimited memory.
-        within: result of the likely replay under the limit.
-        least: returns about the least memory in bytes in which the likely replay completes.
-        calibration: the calibration that widened the estimate's interval.
+        within: what happens at the likely peak under the limit, by a simulation of the allocator.
+        least: returns about the least memory, in bytes, in which the step completes at its likely sizes.
+        calibration: past errors by which the estimate's interval was widened.
     """
     unlimited = estimate.interval
     estimate = dataclasses.replace(
@@ -82,7 +82,11 @@ def _widened(likely_bytes: int, calibration: Calibration) -> Interval:
 
 
 def _up_to(limit_bytes: int, likely_bytes: int, unknown: Unknown) -> Unknown:
-    """Copy of an `Unknown` whose peaks are cut to the card's memory limit."""
+    """Copy of a source of uncertainty whose peaks do not exceed the card's memory.
+
+    Args:
+        likely_bytes: likely reserved peak on the card.
+    """
     return dataclasses.replace(
         unknown,
         low_bytes=min(unknown.low_bytes, likely_bytes),

@@ -14,10 +14,11 @@ _Sized = TypeVar("_Sized", bound=Sized)
 
 
 def over_ranks(combine: Callable[[Iterator[Any]], Any]) -> Callable[[_Method], _Method]:
-    """Decorates a method of one rank's curve: a curve with `ranks` combines the results of all its ranks.
+    """Decorates a method of a curve, so that a curve with several `ranks` combines the results of all.
 
     Args:
-        combine: function of an iterator over the ranks' results, rank 0's first; it need not exhaust it.
+        combine: takes an iterator over the ranks' results, rank 0's first, and returns the combined one;
+            results that it does not ask for are not computed.
     """
 
     def decorate(method: _Method) -> _Method:
@@ -33,7 +34,10 @@ def over_ranks(combine: Callable[[Iterator[Any]], Any]) -> Callable[[_Method], _
 
 
 def at_worst_rank(method: _Method) -> _Method:
-    """Decorates a method of one rank's curve: a curve with `ranks` calls it on the rank with most memory."""
+    """Decorates a method of a curve, so that a curve with several `ranks` calls it on the largest rank.
+
+    That is the rank with the highest reserved peak at the batch size, the first argument of the method.
+    """
 
     @functools.wraps(method)
     def of_worst(curve: Any, batch_size: int, *args: Any, **kwargs: Any) -> Any:

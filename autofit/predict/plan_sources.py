@@ -32,30 +32,31 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def plan_source(architecture: str) -> PlanSource:
-    """Best available source of cuDNN's convolution plans for an architecture.
+    """Object that tells which kernels cuDNN chooses for convolutions on an architecture (their plans).
 
-    cuDNN's plans were seen to depend on the architecture alone: neither on the number of
-    multiprocessors, nor on clocks, caches or memory.
+    Kernels differ in the scratch memory that they take. libcudnn itself is asked, if it is installed and can
+    answer; else tables are used. The choice was seen to depend on the architecture alone: neither on the
+    number of multiprocessors, nor on clocks, caches or memory.
     """
     return _asked(architecture) or offline_plan_source(architecture)
 
 
 @functools.cache
 def offline_plan_source(architecture: str) -> PlanSource:
-    """Source of cuDNN's convolution plans for an architecture that works without libcudnn.
+    """Object that tells from tables, without libcudnn, which kernels cuDNN chooses for convolutions.
 
-    It serves the other architectures that an unnamed card may have: querying libcudnn for all of them would
-    take some seconds for every batch size, and its plans differ little from those of the tables.
+    It is used for the less likely architectures of a card that is not named: asking libcudnn about all of
+    them would take some seconds for every batch size, and its answers differ little from the tables.
     """
     return offline_source(architecture, importlib.metadata.version("torch"))
 
 
 class AskedPlans(PassedOn):
-    """Source of convolution plans that queries libcudnn, or another source once libcudnn has failed.
+    """Asks libcudnn which kernels it chooses for convolutions, or another source once libcudnn has failed.
 
     Args:
-        asked: plans of libcudnn, whose process starts at the first query that is not in the cache.
-        otherwise: the source that is queried once libcudnn has failed.
+        asked: asks libcudnn, in a process that starts at the first question that is not in the cache.
+        otherwise: source that is asked once libcudnn has failed.
     """
 
     def __init__(self, asked: CudnnPlans, otherwise: PlanSource) -> None:
@@ -69,7 +70,11 @@ class AskedPlans(PassedOn):
         return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Convolution plans of each call, from libcudnn or, once it has failed, from `otherwise`."""
+        """Kernels that cuDNN may choose for each call, with the scratch memory that they take.
+
+        Args:
+            calls: convolutions with their shapes.
+        """
         try:
             return self._source.plans(calls)
         except CudnnError as error:
@@ -78,20 +83,20 @@ class AskedPlans(PassedOn):
             return self._source.plans(calls)
 
     def prepare(self) -> None:
-        """Starts libcudnn's process early; an error shows only when plans are first requested."""
+        """Starts libcudnn's process early; if that fails, the error shows at the first question."""
         with suppress(CudnnError):  # the first query for plans reports it
             self._asked.prepare()
 
 
 def prepare(architecture: str) -> None:
-    """Starts libcudnn's process early if plans for `architecture` need it, and returns at once."""
+    """Starts the process that asks libcudnn, if questions on `architecture` need it, and returns at once."""
     source = plan_source(architecture)
     if isinstance(source, AskedPlans):
         source.prepare()
 
 
 def _asked(architecture: str) -> AskedPlans | None:
-    """Plan source that queries libcudnn; None if libcudnn is missing or cannot plan for `architecture`."""
+    """Source that asks libcudnn; None if libcudnn is missing or cannot answer for `architecture`."""
     if not (Architecture.of(architecture).is_planned_for and CudnnPlans.is_available()):
         return None
     try:
@@ -103,11 +108,11 @@ def _asked(architecture: str) -> AskedPlans | None:
 
 
 class CardPlans:
-    """Sources of cuDNN's convolution plans by card; all curves share their plans.
+    """Sources of cuDNN's choices of kernels for convolutions, by card; what is known is kept for all curves.
 
     Args:
-        likely: the source for the likely architecture of a card.
-        elsewhere: the source for the other architectures that it may be of.
+        likely: returns the source for an architecture that a card likely has.
+        elsewhere: returns the source for each other architecture that a card may have if it is not named.
     """
 
     def __init__(self, likely: PlanSources, elsewhere: PlanSources) -> None:
@@ -117,11 +122,11 @@ class CardPlans:
         self._others: dict[tuple[str, ...], OtherCards] = {}
 
     def source(self, card: Card, *, on_grid: bool) -> PlanSource:
-        """Source of cuDNN's convolution plans for the card's likely architecture.
+        """Source of cuDNN's choices of kernels on the card's likely architecture.
 
         Args:
-            on_grid: whether plans of many batch sizes will be needed, which are then interpolated between a
-                few.
+            on_grid: whether many batch sizes will be asked for; cuDNN is then asked about a few, and other
+                sizes are interpolated.
         """
         name = card.architecture
         if not on_grid:
@@ -131,7 +136,7 @@ class CardPlans:
         return self._grids[name]
 
     def others(self, card: Card) -> OtherCards | None:
-        """Plan sources of the other architectures that a card may have; None if it can have only one."""
+        """Sources of cuDNN's choices for the other architectures that a card may have; None without any."""
         names = card.architectures[1:]
         if not names:
             return None

@@ -43,19 +43,19 @@ _SAME_WORKLOAD = 0.02  # share by which a prediction may have changed since a pe
 
 
 class Predictor:
-    """Predicts the peaks of one workload on cards, from its traces.
+    """Predicts the memory and step times of one workload on cards, from traces of its steps.
 
     Args:
         workload: the workload to trace.
-        run: runs a predict trial.
-        setup: mode, kind of batches and ranks.
+        run: runs a trial that makes a trace, in a process of its own.
+        setup: how the workload is run: mode, kind of batches and ranks.
         emit: receives an event before each trace is made.
-        residuals, time_residuals: errors of earlier predictions of peaks and times against real runs; those
-            shipped with autofit unless given.
+        residuals, time_residuals: past errors of predicted peaks and times against real runs; None for those
+            shipped with autofit.
         observations: observed peaks of the workload, which correct its intervals.
-        measured_steps: measured steps of the workload, which scale the predicted times.
-        plans: returns the source of cuDNN's plans on a card of an architecture.
-        plans_elsewhere: returns the source for the other architectures that an unnamed card may have.
+        measured_steps: measured step times of the workload, which correct the predicted times.
+        plans: returns, for an architecture, the source of cuDNN's choices of kernels for convolutions.
+        plans_elsewhere: the same for the less likely architectures of a card that is not named.
         for_host: whether to trace for the CPU, for `host_steps`.
         num_threads: threads of the trials on the CPU.
         with_tensors: whether traces also list the tensors and layers of a forward pass.
@@ -110,7 +110,7 @@ class Predictor:
         )
 
     def _follow(self, setup: Setup, traces: Traces) -> None:
-        """Resets the predictor to one rank's setup and traces."""
+        """Makes this predictor one of another rank or setup; what it has computed is dropped."""
         self._setup = setup
         self.traces = traces
         self._steps = StepCurves(traces, setup)
@@ -119,14 +119,17 @@ class Predictor:
         self._all_ranks = None
 
     def _of_rank(self, rank: int) -> Predictor:
-        """Predictor of one rank; the predictor of rank 0 shares this predictor's traces."""
+        """Predictor of one rank; that of rank 0 shares the traces of this predictor."""
         traces = self.traces.of_rank(rank) if rank else self.traces
         own = copy.copy(self)
         own._follow(dataclasses.replace(self._setup, rank=rank), traces)  # noqa: SLF001 - a copy of this one
         return own
 
     def among(self, setup: Setup) -> Predictor:
-        """Predictor of one rank of another setup; it has no observed peaks."""
+        """Predictor of the workload in another setup (mode, ranks, kind of batches).
+
+        It does not use the user's observed peaks, which are of the present setup.
+        """
         own = copy.copy(self)
         own.observations = Observations()
         own._follow(setup, self.traces.among(setup))  # noqa: SLF001 - a copy of this one
@@ -137,18 +140,18 @@ class Predictor:
         return self.traces.trace(knobs, batch_size)
 
     def expect_curves(self, settings: Sequence[Knobs]) -> None:
-        """Announces knob settings whose curves are needed soon, so that sample sizes can share traces."""
+        """Announces knob settings whose curves are needed soon, so that they share traces where possible."""
         self._steps.expect(settings)
 
     def curve(
         self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE, only_batch: int | None = None
     ) -> PredictedCurve:
-        """Predicted peak curve of a knob setting on a card; takes three traces unless these exist.
+        """Predicted peaks of a knob setting on a card, over the batch size; three traces are made if needed.
 
         Args:
-            risk: decides which point of a peak's interval has to fit: its high end, its likely value or
-                worse.
-            only_batch: the one batch size that the curve has to cover, which costs one trace; None for all.
+            risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+            only_batch: batch size that is needed alone, for which one trace suffices; None for all batch
+                sizes.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
@@ -162,10 +165,13 @@ class Predictor:
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
 
     def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
-        """Predicted peaks of a knob setting on a card at any batch and sample size; traces on demand.
+        """Predicted peaks of a knob setting on a card, over batch and sample size; traces are made as needed.
+
+        Args:
+            risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
 
         Raises:
-            UsageError: `knobs` accumulates batches to a global batch.
+            UsageError: `knobs` sets a global batch, which is split into accumulated batches.
         """
         if knobs.global_batch is not None:
             raise UsageError("--global-batch depends on the batch size: give --grad-accumulation instead")
@@ -179,7 +185,13 @@ class Predictor:
     def curve_at_size(
         self, knobs: Knobs, card: Card, risk: Risk, only_batch: int | None, *, is_checked: bool
     ) -> PredictedCurve:
-        """Predicted peak curve at the sample size in `knobs`; see `StepCurves.at_size`."""
+        """Predicted peaks over the batch size, at the sample size in `knobs`.
+
+        Args:
+            risk: which value of a predicted peak has to fit.
+            only_batch: batch size that is needed alone; None for all but 1, which may differ.
+            is_checked: whether an additional trace has to confirm the curve.
+        """
         if self._all_ranks is not None:
             return self._all_ranks.curve(
                 lambda rank: rank.curve_at_size(knobs, card, risk, only_batch, is_checked=is_checked)
@@ -200,15 +212,15 @@ class Predictor:
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a knob setting, from a trace; None if all samples have one size."""
+        """Size of a knob setting's samples and its limits, from a trace; None if samples have one size."""
         return self._steps.sample(knobs, batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes that all operators round alike, such as 64 tokens."""
+        """Step between sample sizes at which all operators round sizes alike, such as 64 tokens."""
         return self._steps.size_multiple(knobs)
 
     def host_steps(self, knobs: Knobs) -> PeakCurve:
-        """Curve of a step on the CPU, for a `HostCurve`.
+        """Traced step on the CPU at any batch size, from which a `HostCurve` predicts memory.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
@@ -216,10 +228,11 @@ class Predictor:
         return self._steps.host_steps(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
-        """Whether a trace at a batch size confirms the curve's events or peak; if not, replaces the curve.
+        """Checks the curve of a knob setting by a trace at one batch size; replaces a curve that is wrong.
 
         Returns:
-            False if the curves returned for this knob setting before must not be used any more.
+            Whether the curve has the trace's memory events or at least its peak. If False, curves that were
+            returned for this knob setting must not be used any more.
         """
         if self._all_ranks is not None:
             agreed = [rank.confirm(knobs, card, batch_size) for rank in self._all_ranks.made]
@@ -244,7 +257,7 @@ class Predictor:
         )
 
     def estimate(self, knobs: Knobs, card: Card, batch_size: int | None) -> Estimate:
-        """Estimate of one batch size from one trace, at that size.
+        """Estimate of one batch size, from a trace at this size.
 
         Args:
             batch_size: None for the script's own batch size. If the data set is smaller than a batch, the
@@ -256,12 +269,12 @@ class Predictor:
         return curve(self.trace(knobs, batch_size).batch_size)
 
     def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
-        """Memory profile of a step at one batch size; raises the errors of `curve_at`."""
+        """Memory profile of a step at one batch size; raises the same errors as `curve_at`."""
         curve = self.curve_at(knobs, card, batch_size)
         return curve.profile(self.trace(knobs, batch_size).batch_size)
 
     def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
-        """Predicted curve that covers one batch size alone, from one trace.
+        """Predicted peaks at one batch size only, from a trace at this size.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -282,7 +295,10 @@ class Predictor:
         return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
-        """Predicted curve from one trace, or part of one; it covers the trace's batch size alone.
+        """Predicted peaks at the batch size of a given trace only.
+
+        Args:
+            trace: trace of a step, or part of one.
 
         Raises:
             UnpredictableCardError: the trace cannot be predicted on that card.
@@ -292,20 +308,20 @@ class Predictor:
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
-        """Announces that peaks at one batch size will be needed at several sample sizes."""
+        """Announces that peaks at one batch size will be asked for at several sample sizes."""
         self._steps.expect_sizes(knobs, batch_size)
 
     def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
-        """Loads the convolution plans of a traced batch size early, while other sizes are traced."""
+        """Finds out early which kernels cuDNN chooses at a traced size, while other sizes are traced."""
         trace = self.traces.known(knobs, batch_size)
         if trace is not None and trace.convolves and why_unpredictable(knobs, trace, card) is None:
             curve = PeakCurve.through([trace])
             self._predicted(knobs, card, curve, Risk.SAFE, on_grid=True).peak_reserved_bytes(batch_size)
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
-        """Reason why the convolution algorithm in `knobs` applies to nothing in the step; None if it does.
+        """Reason why the convolution algorithm in `knobs` can run nothing in the step; None if it can.
 
-        Also None if the step cannot be traced: a measured trial then shows the reason.
+        It is None also if the step cannot be traced; then only a measured trial can tell.
         """
         if not isinstance(conv.find(knobs.conv_algo), Rewrite):
             return None
@@ -346,7 +362,11 @@ class Predictor:
         )
 
     def _observed(self, curve: PredictedCurve, *, on_grid: bool) -> tuple[Residual, ...]:
-        """Deviations of observed peaks from their predicted range, for a curve's knob setting and card."""
+        """Deviations of the user's observed peaks from their predicted range, for a curve's step and card.
+
+        Args:
+            on_grid: whether cuDNN's choices are interpolated between batch sizes, as for the curve.
+        """
         found = []
         trace = self.traces.first
         seen = self.observations.of(
@@ -370,14 +390,14 @@ class Predictor:
         return tuple(found)
 
     def _at_most(self) -> StepCurves:
-        """Step curves of the workload with masks that select as many elements as possible."""
+        """Curves of the workload with masks that select as many elements as possible."""
         if self._largest is None:
             self._largest = StepCurves(self.traces.selecting_all(), self._setup)
         return self._largest
 
 
 def _rests_on_shares(trace: Trace) -> bool:
-    """Whether a trace has sizes that depend on how many elements an unknown mask selects."""
+    """Whether a trace has sizes that depend on how many elements a mask selects, which is not known."""
     return any(each.largest not in (None, each.size) for each in trace.assumptions)
 
 
@@ -389,7 +409,13 @@ def local_predictor(
     with_tensors: bool = False,
     with_calls: bool = False,
 ) -> Predictor:
-    """Predictor that traces on this machine, once the installed PyTorch has passed its self-test."""
+    """Predictor that traces on this machine, once the installed PyTorch has passed its self-test.
+
+    Args:
+        setup: how the workload is run: mode, kind of batches and ranks.
+        with_tensors: whether traces also list the tensors and layers of a forward pass.
+        with_calls: whether traces also list the operators that ran, and the stacks of allocations.
+    """
     return Predictor(
         workload,
         checked(door.run),

@@ -16,11 +16,14 @@ _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.W
 
 
 class RiskLevel:
-    """Computes the peak that has to fit by a risk: for `safe` the high end, else the likely or worst peak.
+    """Computes the value of a predicted peak that has to fit by the risk that the user chose.
+
+    For the risk `safe` it is the high end of the 95 % interval, else the likely or the worst-case peak. A
+    step is given as a traced step at one batch size on a card.
 
     Args:
-        risk: the risk that the user takes.
-        widening: widens replayed peaks to an interval by past errors of predictions.
+        risk: the risk that the user chose.
+        widening: widens predicted peaks to intervals by past errors of predictions.
 
     Attributes:
         risk: as given.
@@ -33,22 +36,27 @@ class RiskLevel:
         self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}
 
     def of(self, risk: Risk) -> Self:
-        """Copy for another risk; shares the cached replays of runs whose batches differ in length."""
+        """Copy for another risk; it shares what was computed for runs whose batches differ in length."""
         other = copy.copy(self)
         other.risk = risk
         return other
 
     @property
     def level(self) -> Level:
-        """Level at which workspaces and sizes that depend on values are taken for the risk."""
+        """Whether uncertain sizes are taken at their likely value, their high end, or at worst."""
         return _LEVELS[self.risk]
 
     def replayed(self, on_card: StepOnCard) -> Level:
-        """Level of the workspaces with which a step is replayed for the risk."""
+        """Whether convolution workspaces are likely, large or worst when a step is simulated for the risk."""
         return self._widening.end_level(on_card) if self.risk is Risk.SAFE else self.level
 
     def peak_bytes(self, on_card: StepOnCard, stop_above_bytes: int | None) -> int:
-        """Reserved peak of a step; see `autofit.search.curves.Curve`."""
+        """Reserved peak of a step in bytes: the value that has to fit.
+
+        Args:
+            stop_above_bytes: if the peak exceeds this limit, any value above the limit may be returned that
+                the peak reaches; None for the exact peak.
+        """
         if stop_above_bytes is not None:
             stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
         reserved_bytes = on_card.reserved_bytes(self.replayed(on_card), stop_above_bytes=stop_above_bytes)
@@ -62,7 +70,11 @@ class RiskLevel:
         )
 
     def verdict(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
-        """Verdict on a step under a budget in bytes: `FITS`, `THRASH` or `OOM`."""
+        """Verdict on a step: `FITS`, `THRASH` (it runs only with retries of the allocator) or `OOM`.
+
+        Args:
+            budget_bytes: bytes that the allocator may reserve.
+        """
         if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
             return Verdict.OOM  # without computing workspaces, which takes longer
         limit_bytes = self._before_widening(on_card, budget_bytes)
@@ -102,7 +114,10 @@ class RiskLevel:
         return self._drawn_orders[batch_size]
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest replayed peak in bytes that is within a limit after workspaces and errors are added."""
+        """Largest simulated peak in bytes that is within a limit after all additions for the risk.
+
+        Additions are a share of the largest workspace, and the widening by past errors.
+        """
         within_bytes = self._within(on_card, limit_bytes)
         return (
             within_bytes
@@ -111,7 +126,7 @@ class RiskLevel:
         )
 
     def _within(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest peak in bytes, workspaces included, that stays within a limit once widened."""
+        """Largest peak in bytes that is within a limit after it was widened by past errors."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
         return self._widening.calibration(on_card).within_high_end(limit_bytes)

@@ -42,10 +42,11 @@ class RunLengths:
         num_known: number of batches whose length is known.
         num_longest: number of these that are as long as the longest.
         is_read: whether the lengths are from a data loader; else they are those of the traced steps.
-        num_orders, num_batches: number of batch orders that were replayed, and of batches in each.
+        num_orders, num_batches: number of batch orders that were simulated, and of batches in each.
         allocated_bytes: the allocated peak, which is that of the longest batch.
         low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
-        expandable_bytes: the likely reserved peak with expandable segments; None where they are used already.
+        expandable_bytes: the likely reserved peak with the allocator's setting `expandable_segments:True`;
+            None where it is set already.
         num_alloc_retries: how often the allocator releases its cached memory on the named card, in the order
             in which it does so most often.
     """
@@ -66,7 +67,11 @@ class RunLengths:
     num_alloc_retries: int
 
     def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
-        """Verdict and peaks of the run within a memory limit, combined with those of its traced steps."""
+        """Verdict and peaks of the whole run within a memory limit.
+
+        Args:
+            step: verdict and peaks of the traced steps alone within the limit.
+        """
         verdict = step.verdict
         if self.likely_bytes > limit_bytes:
             verdict = Verdict.OOM
@@ -80,7 +85,7 @@ class RunLengths:
         )
 
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
-        """Peak estimate of the traced steps, raised to the peaks of the whole run.
+        """Peaks of the traced steps, raised to those of the whole run.
 
         Bytes that the longest batch takes beyond the traced batches count as activations.
         """
@@ -100,15 +105,17 @@ class RunLengths:
 
 
 class DrawnOrders:
-    """Orders of a run's batches, drawn at random if the loader shuffles, and replayed on demand.
+    """Orders in which a run may draw batches of different lengths, each simulated when it is needed.
+
+    They are random if the data loader shuffles.
 
     Args:
         lengths: the known lengths of the run's batches.
-        run: makes the events of steps with batches of any lengths.
+        run: makes the memory events of steps with batches of any lengths.
         settings: settings of the allocator.
         num_orders: number of orders that are drawn.
         num_batches: number of batches in an order.
-        later_bytes: bytes that are reserved in addition after the steps, as by an evaluation.
+        later_bytes: bytes that are reserved in addition after the steps, such as by an evaluation.
     """
 
     def __init__(
@@ -131,10 +138,10 @@ class DrawnOrders:
 
     @classmethod
     def of(cls, on_card: StepOnCard) -> Self | None:
-        """Batch orders of the run that a traced step belongs to.
+        """Batch orders of the run that a traced step belongs to; None if there is nothing to draw.
 
-        None if the batches are alike, if their events at other lengths are unknown, or if the trace has all
-        steps of the run.
+        That is so if all batches are alike, if it is not known what happens at other lengths, or if all steps
+        of the run were traced.
         """
         trace, sizes, settings = on_card.step.trace, on_card.likely().sizes, on_card.conditions.settings
         run = VaryingRun.of(trace, sizes, on_card.likely_bytes)
@@ -177,11 +184,11 @@ class DrawnOrders:
         ]
 
     def answer(self, limit_bytes: int | None) -> RunLengths:
-        """`RunLengths` of the run, from replays of all batch orders.
+        """Memory of the run, from simulations of all batch orders.
 
         Args:
             limit_bytes: most bytes that the allocator can reserve; an order that does not run within it is
-                replayed without a limit.
+                simulated without a limit.
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
         peaks = sorted(each.peak_reserved_bytes + self._later_bytes for each in replays)
@@ -208,7 +215,7 @@ class DrawnOrders:
         )
 
     def share_within(self, limit_bytes: int) -> float:
-        """Share of the batch orders that run within a memory limit once the allocator releases its cache."""
+        """Share of the batch orders that run within a memory limit, if the allocator releases its cache."""
         within = [
             self._at_most(number, limit_bytes).peak_reserved_bytes <= limit_bytes
             for number in range(len(self.orders))
@@ -216,7 +223,7 @@ class DrawnOrders:
         return sum(within) / len(within)
 
     def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> list[Numbers]:
-        """Draws a batch order: shuffled epochs of known batches; inserts the longest one if it is missing."""
+        """Draws an order of batches: shuffled epochs of the known batches, with the longest one in it."""
         epochs = (rng.sample(known, len(known)) for _ in count())
         drawn = list(islice(chain.from_iterable(epochs), self._num_batches))
         if longest not in drawn:
@@ -231,7 +238,11 @@ class DrawnOrders:
         return round(statistics.median(peaks))
 
     def _at_most(self, number: int, limit_bytes: int | None) -> Replay:
-        """Replay of a batch order within a memory limit, or without a limit if it runs out of memory."""
+        """Simulation of a batch order within a memory limit, or without one if memory would run out.
+
+        Args:
+            number: index of the order in `orders`.
+        """
         unlimited = self._replay(number, None)
         if limit_bytes is None or unlimited.peak_reserved_bytes <= limit_bytes:
             return unlimited

@@ -32,7 +32,8 @@ class SelfTest:
 
     Attributes:
         findings: phrases for what does not work; empty if everything works.
-        unprotected: note on what a predicted workload could change on this machine; empty for nothing.
+        unprotected: sentence on what a predicted workload could change on this machine, as it cannot be
+            isolated; empty if it is isolated.
     """
 
     torch_version: str
@@ -41,7 +42,11 @@ class SelfTest:
 
 
 def run_self_test(run: Runner) -> SelfTest:
-    """Runs the self-test: predicts a tiny workload whose memory events on a GPU are known."""
+    """Runs the self-test: predicts a tiny workload whose memory events on a GPU are known.
+
+    Args:
+        run: runs a trial, one prediction in a process of its own.
+    """
     workload = WorkloadRef(kind="file", target=f"{_TRACING / 'self_test.py'}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=SELF_TEST_BATCH_SIZE, probe=Probe.PREDICT))
     unprotected = ""
@@ -65,7 +70,11 @@ def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
 
 
 def checked(run: Runner) -> Runner:
-    """Wraps `run` so that no trial starts before `require_prediction` has passed once."""
+    """Wraps `run` so that before its first call a self-test has to pass.
+
+    Args:
+        run: runs a trial, one prediction in a process of its own.
+    """
     is_known, lock = False, threading.Lock()
 
     def run_checked(spec: TrialSpec) -> TrialOutcome:
@@ -80,7 +89,7 @@ def checked(run: Runner) -> Runner:
 
 
 def require_prediction(run: Runner) -> None:
-    """Checks by a self-test, remembered per build, that predictions work with the installed PyTorch.
+    """Checks that predictions work with the installed PyTorch, by a self-test that is run only once.
 
     Raises:
         InfrastructureError: predictions do not work with this PyTorch, or were not tested with it; the
@@ -100,10 +109,13 @@ def require_prediction(run: Runner) -> None:
 
 
 def require_release(version: str, environment: Mapping[str, str]) -> None:
-    """Checks that a PyTorch version was tested with predictions, or that unverified use is allowed.
+    """Checks that predictions were tested with a PyTorch version, or that the user allows untested ones.
+
+    Args:
+        environment: environment variables, one of which allows it.
 
     Raises:
-        InfrastructureError: predictions were not tested with it, and unverified use is not allowed.
+        InfrastructureError: predictions were not tested with it, and the user does not allow that.
     """
     if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
         return

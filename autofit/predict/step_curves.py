@@ -15,11 +15,11 @@ from autofit_workers.spec.trace import SampleSize, Trace
 
 
 class StepCurves:
-    """Makes the peak curve of each knob setting once, from as few traces as suffice.
+    """Makes the peak curve (memory over the batch size) of each knob setting, from as few traces as suffice.
 
     Args:
         traces: traces of the workload.
-        setup: the setup of the traces: mode, kind of batches and ranks.
+        setup: how the workload is run: mode, kind of batches and ranks.
     """
 
     def __init__(self, traces: Traces, setup: Setup) -> None:
@@ -30,7 +30,7 @@ class StepCurves:
         self._surfaces = Surfaces(traces.trace, traces.expect)
 
     def expect(self, settings: Sequence[Knobs]) -> None:
-        """Announces knob settings whose curves are needed soon, so that sample sizes can share traces."""
+        """Announces knob settings whose curves are needed soon, so that they share traces where possible."""
         traced = [self._traces.setting(knobs, 1) for knobs in settings]
         self._surfaces.want(traced)
         for knobs in traced:
@@ -38,11 +38,11 @@ class StepCurves:
                 self._traces.expect(knobs, TRACED_BATCH_SIZES)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a knob setting, from a trace; None if all samples have one size."""
+        """Size of a knob setting's samples and its limits, from a trace; None if samples have one size."""
         return self._surfaces.sample_if_sized(self._traces.setting(knobs, batch_size), batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes that all operators round alike, such as 64 tokens."""
+        """Step between sample sizes at which all operators round sizes alike, such as 64 tokens."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
 
     def curve(self, knobs: Knobs) -> PeakCurve:
@@ -66,7 +66,8 @@ class StepCurves:
         """Peak curve over the batch size at the sample size in `knobs`.
 
         Args:
-            only_batch: the one batch size that the curve has to cover; None for all but 1, which may differ.
+            only_batch: batch size that is needed alone, for which fewer traces suffice; None for all but 1,
+                which may differ.
             is_checked: whether an additional trace has to confirm the curve.
         """
         traced = self._traces.setting(knobs, only_batch or 1)
@@ -82,23 +83,24 @@ class StepCurves:
         return self._known_curve(traced) if only_batch is None else self.at_batch(traced, only_batch)
 
     def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:
-        """Peak curve that covers one batch size alone, from one trace at that batch size."""
+        """Peak curve for one batch size only, from a trace at this size."""
         return PeakCurve.through([self._traces.trace(knobs, batch_size)])
 
     def host_steps(self, knobs: Knobs) -> PeakCurve:
-        """Peak curve of a step on the CPU; its traces are made with the convolution algorithm in `knobs`."""
+        """Traced step on the CPU at any batch size, with the convolution algorithm in `knobs`."""
         return self._trace_curve(self._traces.setting(knobs, 1))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether a knob setting's curve has the events and sizes of the trace at a batch size."""
+        """Whether a knob setting's curve has the same memory events and sizes as a trace at a batch size."""
         curve = self._curves[self._traces.setting(knobs, batch_size)]
         trace = self._traces.trace(knobs, batch_size)
         return curve.needs_traces or curve.lines_at(batch_size).agrees_with(trace)
 
     def replace(self, knobs: Knobs, batch_size: int) -> None:
-        """Replaces a curve that differs from a trace by a curve that traces each batch size.
+        """Replaces a knob setting's curve that a trace has shown to be wrong at a batch size.
 
-        If the difference is at batch size 1, and the curve agrees with a trace at 2, it is kept from 2 on.
+        The new curve makes a trace for each batch size. But if the curve is wrong only at batch size 1, and
+        agrees with a trace at 2, it is kept for 2 and more.
         """
         traced, trace = self._traces.setting(knobs, batch_size), self._traces.trace(knobs, batch_size)
         lines = self._curves[traced].lines_at(batch_size)

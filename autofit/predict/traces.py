@@ -24,19 +24,20 @@ from autofit_workers.spec.trace import BatchSource, Trace
 
 
 class Traces:
-    """Makes traces of one workload on demand, and derives facts about the workload from them.
+    """Makes traces of one workload on demand, and tells what they show about the workload.
 
-    Knob settings that differ in the convolution policy alone share their traces, because the policy only
-    decides about workspaces, which are added when a trace is replayed.
+    A trace lists the allocations and frees of a step. Knob settings that differ only in the convolution
+    algorithm share their traces: it decides only about scratch memory, which is added later. On the CPU they
+    do not.
 
     Args:
-        workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: see
+        workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: as for
             `autofit.predict.predictor.Predictor`.
-        with_alike_ranks: whether traces also tell which ranks need equal memory.
+        with_alike_ranks: whether traces also say which ranks need equal memory.
 
     Attributes:
-        sources: the user's files that the workload used, path → digest; None as long as no worker
-            has said so.
+        sources: digest of each of the user's files that the workload used, by path; None before the first
+            trace.
     """
 
     def __init__(
@@ -68,13 +69,14 @@ class Traces:
 
     @property
     def follows_script(self) -> bool:
-        """Whether the workload is a training script, which may end itself."""
+        """Whether the workload is a training script, rather than a model with batches."""
         return self._workload.script is not None
 
     def setting(self, knobs: Knobs, batch_size: int) -> Knobs:
-        """Knob setting to trace at a batch size so that the trace serves `knobs`.
+        """Knob setting with which a step is traced, so that the trace can be used for `knobs`.
 
-        At batch size 1 the setting accumulates gradients if it does so at any batch size.
+        Knobs that do not change the traced step have their defaults, so that settings share traces. If
+        `knobs` accumulates gradients at any batch size, the result does so at batch size 1.
 
         Raises:
             UsageError: the batch size does not divide the global batch.
@@ -86,7 +88,9 @@ class Traces:
         return traced_knobs(knobs, num_passes=num_passes, for_host=self._for_host)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
-        """Trace at a batch size, made by a worker and stored in the state directory if that is writable.
+        """Trace at a batch size, made by a worker process unless it is known.
+
+        It is also written to the state directory, if that is possible.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -132,7 +136,14 @@ class Traces:
         return self._traces.get((self.setting(knobs, batch_size), batch_size))
 
     def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
-        """Specification of the trial that makes a trace; raises `UsageError` if no such trial is possible."""
+        """Specification of the trial that makes a trace.
+
+        Args:
+            traced: knob setting to trace, from `setting`.
+
+        Raises:
+            UsageError: no such trial is possible.
+        """
         try:
             return TrialSpec(
                 workload=self._workload,
@@ -160,7 +171,10 @@ class Traces:
                 self._ahead = None
 
     def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
-        """Announces traces needed soon; ignored outside `tracing_ahead`, for scripts and a global batch."""
+        """Announces traces that are needed soon, so that they are made in the background.
+
+        Without effect outside `tracing_ahead`, for scripts, and with a global batch.
+        """
         if self._ahead is None or self.follows_script or knobs.global_batch is not None:
             return
         for batch_size in batch_sizes:
@@ -187,7 +201,7 @@ class Traces:
         return trace.batch_size
 
     def selecting_all(self) -> Traces:
-        """Traces of the workload with masks that select as many elements as possible."""
+        """Traces of the workload in which masks select as many elements as possible."""
         return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
 
     def of_rank(self, rank: int) -> Traces:
@@ -195,7 +209,7 @@ class Traces:
         return self._like(self._workload, dataclasses.replace(self._setup, rank=rank))
 
     def among(self, setup: Setup) -> Traces:
-        """Traces of the workload on one rank of another setup."""
+        """Traces of the workload in another setup (mode, ranks, kind of batches)."""
         return self._like(self._workload, setup)
 
     def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
@@ -232,18 +246,18 @@ class Traces:
 
     @property
     def num_samples(self) -> int | None:
-        """Number of samples in a script's data set; None if no trace has recorded it."""
+        """Number of samples in a script's data set; None if it is not known from a trace."""
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]
         return next((int(number) for number in said if number is not None), None)
 
     @property
     def is_one_sample(self) -> bool:
-        """Whether the workload makes only one batch, which counts as one sample."""
+        """Whether the workload makes a single batch, whatever batch size it is asked for."""
         return any(trace.batch_count.source is BatchSource.ONE_SAMPLE for trace in self._traces.values())
 
     @property
     def own_conv_algo(self) -> str | None:
-        """Convolution algorithm that a script selects itself; None if it keeps the default."""
+        """Convolution algorithm that a traced script selects itself; None if it keeps the default."""
         said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
         return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
 

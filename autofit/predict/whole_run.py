@@ -22,7 +22,8 @@ class SeenPart:
         steps: number of traced steps.
         run_steps: number of steps of the whole run; None where its loops do not tell.
         lengths: lengths of the traced batches where they differ: the differing dimension, or their elements.
-        phases: phases that were traced: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
+        phases: names of the phases that were traced: `training` or `inference`, `evaluation`, `generation`,
+            `checkpoint`.
         unseen_phases: phases that the script has, or may have, and that were not traced.
     """
 
@@ -37,8 +38,8 @@ class SeenPart:
         """Part of a run that a trace shows; None for a text generation, whose passes are no steps.
 
         Args:
-            batch_size: batch size of the run; at another size than the trace's it has another number of
-                steps.
+            batch_size: batch size of the run; at another size than the trace's, the number of its steps is
+                unknown.
         """
         seen = trace.seen
         if seen is None or not seen.step_ends:
@@ -62,7 +63,7 @@ def _lengths(trace: Trace) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGrowth:
-    """Growth of memory by one line of code: bytes that it leaves alive in each step.
+    """Source line that leaves more memory alive with each step of a run.
 
     Attributes:
         line: the user's line, `file:line:function`, that keeps the memory in a list or the like, or else that
@@ -82,23 +83,32 @@ def _run_steps(trace: Trace, batch_size: int) -> int | None:
 
 
 def fills(growth: Sequence[LineGrowth]) -> bool:
-    """Whether growing memory fills the card before the run ends."""
+    """Whether memory that grows from step to step fills the card before the run ends.
+
+    Args:
+        growth: growing lines; each has the step at which the card is full.
+    """
     return full_step(growth) is not None
 
 
 def full_step(growth: Sequence[LineGrowth]) -> int | None:
-    """Step at which growing memory fills the memory that is usable; None if the run ends before."""
+    """Step at which memory that grows from step to step fills the card or budget; None if it never does.
+
+    Args:
+        growth: growing lines, which all have this step.
+    """
     return next((line.full_step for line in growth if line.full_step is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGrowth:
-    """Memory that grows from step to step of a run.
+    """Growth of memory from step to step of a run.
 
     Attributes:
         lines: lines that keep memory in each step, the one that keeps the most first.
         peak_bytes_per_step: bytes by which a step's peak rises from step to step.
-        seen_steps, run_steps: see `SeenPart`.
+        seen_steps: number of traced steps.
+        run_steps: number of steps of the whole run; None if it is not known.
     """
 
     lines: tuple[LineGrowth, ...] = ()
@@ -111,8 +121,9 @@ class RunGrowth:
         """Memory growth from step to step that a trace shows.
 
         Args:
-            batch_size: see `SeenPart.of`.
-            sizes: bytes of each allocation, at that batch size.
+            batch_size: batch size of the run; at another size than the trace's, the number of its steps is
+                unknown.
+            sizes: bytes of each allocation of the trace, at this batch size.
         """
         live = LiveAfterSteps.of(trace, sizes)
         found = live.growths

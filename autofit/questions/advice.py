@@ -33,9 +33,10 @@ class TriedLever:
     Attributes:
         name, value: knob that is changed, such as `precision`, and its new value.
         how: command-line option that makes the change.
-        saved_bytes: bytes saved of the reserved peak that has to fit; negative if the change takes more.
+        saved_bytes: bytes by which the change lowers the reserved peak, at the risk that the user chose;
+            negative if it raises the peak.
         fits: whether the change alone makes the configuration fit.
-        effect: side effect of the change.
+        effect: side effect of the change, such as a slower step.
     """
 
     name: str
@@ -52,7 +53,8 @@ class Combination:
 
     Attributes:
         options: command-line options that make the changes.
-        peak_reserved_bytes: reserved peak with the changes, at the chosen risk.
+        peak_reserved_bytes: reserved peak with all of the changes, at the risk that the user chose: its
+            likely value, high end or worst case.
         effect: harshest side effect among the changes.
     """
 
@@ -63,14 +65,17 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice for a configuration that exceeds memory: the changes tried, and those that make it fit.
+    """Advice for a configuration that does not fit: the changes that were tried, and those that make it fit.
 
     Attributes:
         batch_size: batch size that the advice is for.
-        peak_reserved_bytes: reserved peak without changes, at the risk that has to fit.
+        peak_reserved_bytes: reserved peak without changes, at the risk that the user chose: its likely value,
+            high end or worst case.
         levers: changes tried alone; those that do not change the training first, then by largest saving.
-        combination: changes with the mildest side effects that make it fit; None if no tried changes do.
-        others: combinations of other kinds of changes that make it fit, the mildest first.
+        combination: the changes with the mildest side effects that together make the configuration fit; None
+            if no changes that were tried do.
+        others: further combinations that make it fit, each with a change of a knob that `combination` leaves
+            alone; the mildest first.
         is_complete: False if the time limit passed before everything was tried.
     """
 
@@ -84,7 +89,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Setup of two cards with one rank each, considered in place of one card.
+    """Two cards with one rank each, to share a step that does not fit on one card.
 
     Attributes:
         setup: mode and parallelism of the two ranks.
@@ -104,10 +109,11 @@ class TwoCards:
 class Adviser:
     """Tries changes of a configuration that exceeds memory, alone and together, within a time limit.
 
-    Among all changes that make the step fit, the advice names those with the mildest side effects
-    (`gentleness`): changes that keep a step's numbers and speed come before those that slow it, these before
-    lower precision, and lower precision before another optimizer or other weights; fewer changes before more.
-    Among equally mild ones it names those that save most.
+    A change sets one knob, such as the precision, to another value. Among all changes that make the step fit,
+    the advice names those with the mildest side effects (`gentleness`): changes that keep a step's numbers
+    and speed come before those that slow it, these before lower precision, and lower precision before another
+    optimizer or other weights; fewer changes before more. Among equally mild ones it names those that save
+    most.
 
     Combinations that should fit by an estimate from the existing trace (`Promises`) are tried first, the
     mildest first; then milder ones that may fit, other kinds of changes, each change alone, and all milder
@@ -118,15 +124,16 @@ class Adviser:
     Cards share the traces, and cards of one architecture share the predictions.
 
     Args:
-        risk: level of the peak that has to be within the limit.
+        risk: which value of a predicted peak has to be within the limit: the likely one, the high end of its
+            interval, or the worst case.
         fixed: names of knobs that must not be changed.
         two_cards: setup on two cards; None if it must not be tried.
         given: names of knobs that the user set; to change one counts as harsher than lower precision, and as
             milder than another optimizer or other weights.
         with_traces: whether to try changes that cost a trace each.
-        seconds: time after which nothing more is tried, on any card.
+        seconds: time limit from the start, for all cards together, after which nothing more is tried.
         clock: returns the time in seconds.
-        emit: called for each change.
+        emit: called with a progress event for each change that is tried.
 
     Attributes:
         num_untried: number of single changes that are left out because each costs a trace.
@@ -226,7 +233,11 @@ class Adviser:
         )
 
     def _first_promised(self, promising: Sequence[Candidate], card: Card, limit_bytes: int) -> Changes:
-        """Changes of the first candidate predicted to fit; empty if none is, or after too many failures."""
+        """First combination of changes predicted to fit; empty if none fits, or after too many that do not.
+
+        Args:
+            promising: combinations that should fit by a rough estimate, the mildest first.
+        """
         num_broken, enough = 0, dict.fromkeys(self._levers, 1.0)
         for candidate in promising:
             if num_broken == _MOST_BROKEN:
@@ -247,7 +258,7 @@ class Adviser:
     def _other_ways(
         self, promising: Sequence[Candidate], found: Changes, card: Card, limit_bytes: int
     ) -> list[Changes]:
-        """Other changes that fit, at most one set for each knob that `found` leaves alone."""
+        """Other combinations that fit, at most one for each knob that `found` does not change."""
         ways: dict[str, Changes] = {}
         num_tried: Counter[str] = Counter()
         taken = {lever.name for lever in found}
@@ -261,7 +272,11 @@ class Adviser:
         return list(ways.values())
 
     def _on_two_cards(self, base_bytes: int) -> Combination | None:
-        """Combination that fits on two cards, with at most one change that slows the step; else None."""
+        """Way to fit the step on two cards, with at most one change that slows it; None if there is none.
+
+        Args:
+            base_bytes: reserved peak of the unchanged step on one card.
+        """
         two = self._two_cards
         if two is None:
             return None
@@ -295,6 +310,6 @@ def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
 
 
 def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
-    """Changes sorted by side effects, the mildest first; equally mild ones in reverse order of `KNOBS`."""
+    """Changes sorted by side effects, the mildest first; of equally mild ones, the last in `KNOBS` first."""
     names = [*KNOBS, "batch_size"]
     return sorted(usable, key=lambda lever: (gentleness([lever]), -names.index(lever.name)))

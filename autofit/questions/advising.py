@@ -29,6 +29,11 @@ def advice_on(
 ) -> Advice:
     """Advice on changes that make a configuration fit within its target's budget.
 
+    Args:
+        target: card and memory budget that the configuration has to fit.
+        risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+        emit: called with a progress event for each change that is tried.
+
     Raises:
         AutofitError: the unchanged configuration cannot be predicted.
     """
@@ -48,7 +53,7 @@ def advice_on(
 def _two_cards(
     settings: TuneSettings, predictor: Predictor, knobs: Knobs, batch_size: int
 ) -> TwoCards | None:
-    """Setup that shares the model between two cards; None if it cannot be shared or no memory is left."""
+    """Setup with the model shared by two cards; None if it cannot be shared or no memory is left for it."""
     is_training = predictor.trace(knobs, batch_size).mode not in (INFER, GENERATE)
     if settings.setup.parallel or settings.parallels or knobs.global_batch is not None or not is_training:
         return None
@@ -61,5 +66,5 @@ def _two_cards(
 
 
 def nothing_to_measure_on() -> Devices:
-    """Raises `AssertionError`; passed as `reachable` by questions that must not measure."""
+    """Raises `AssertionError`; stands in for the search for devices where nothing may be measured."""
     raise AssertionError("this asks for no measurement")

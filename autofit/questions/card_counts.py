@@ -25,16 +25,18 @@ def on_how_many(
     *,
     emit: EventSink = ignore,
 ) -> CardsAnswer:
-    """Predicts one configuration on several numbers of GPUs of each card; a result row for each number.
+    """Predicts one configuration on several numbers of GPUs; each card and number gives a result row.
 
-    If the workload cannot be trained on a number of GPUs, its row has the reason.
+    Where the workload cannot be trained on some number of GPUs, the rows for this number hold the reason.
 
     Args:
-        predictor_of: returns the predictor of a setup.
-        question: its `parallels` are the kinds of parallelism to predict; no changes are tried.
+        predictor_of: returns a predictor for a setup, which says how the ranks share the model.
+        question: cards and batch size; its `parallels`, such as `fsdp:2` and `fsdp:8`, give the numbers of
+            GPUs. No changes are tried that could make the batch fit.
 
     Raises:
-        UsageError, WorkloadFailedError: it cannot be trained on any number; the reason is that of the first.
+        UsageError, WorkloadFailedError: the workload cannot be trained on any of the numbers; the message is
+            that for the first of them.
     """
     answers: list[CardsAnswer] = []
     refused: list[tuple[CardFit, ...]] = []
@@ -63,7 +65,7 @@ def on_how_many(
 
 
 def _fewest(rows: list[CardFit]) -> dict[str, int | None]:
-    """Smallest number of GPUs of each card on which the batch fits, by card; None if it fits on none."""
+    """Smallest number of GPUs on which the batch fits, by card key; None for a card that never suffices."""
     fewest: dict[str, int | None] = {row.gpu: None for row in rows}
     for row in reversed(rows):
         if row.verdict is Answer.FITS:

@@ -39,10 +39,11 @@ class CardsQuestion:
     Attributes:
         gpus: cards to predict for.
         batch_size: samples a batch; None for a script's own batch size.
-        with_traces: whether, if it does not fit, changes are tried that cost a trace each.
+        with_traces: whether to try, if the batch does not fit, also changes that each need another trace of
+            the step, which takes seconds.
         prices: price of an hour of each card, by the card's key.
-        parallels: kinds of parallelism to predict on each card, by number of ranks, ascending; empty
-            if the settings name one. For these no changes are tried.
+        parallels: kinds of parallelism to predict on each card, such as `fsdp:2` and `fsdp:8`, by number of
+            ranks, ascending; empty if the settings name one kind. With several kinds no changes are tried.
     """
 
     gpus: tuple[Gpu, ...]
@@ -61,19 +62,22 @@ class CardFit:
         architecture: `sm_XY`.
         total_bytes: total memory that CUDA reports.
         usable_bytes: part of it that is left for PyTorch; 0 if none is.
-        verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
-            allocator), `does-not-fit` (even the low end runs out of memory, or growth fills the usable memory
-            before the run ends) or `unsure`, also if nothing is predicted.
+        verdict: `fits` (the predicted peak is within the usable memory without a retry of the allocator;
+            `CardsAnswer.risk` says whether that is the likely peak, the high end or the worst case),
+            `does-not-fit` (even the low end runs out of memory, or growth fills the usable memory before the
+            run ends) or `unsure`, also if nothing is predicted.
         likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
             `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
         interval: predicted reserved peak on the card, in bytes.
-        need, num_alloc_retries: see `Estimate`.
-        growth: lines that keep more with each step, see `Estimate`; `full_step` is the step at which the
-            usable memory is full.
+        need: reserved peak on a card that is large enough, where it may exceed this card's memory; else None.
+        num_alloc_retries: how often the allocator releases its cached memory and retries in the traced steps.
+        growth: source lines that keep more memory with each step of the run; `full_step` is the step at which
+            the usable memory is full.
         device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
-        largest_batch: largest batch that fits with this knob setting, at the risk, while the next does not;
-            `tune` may prove one that is a few samples larger. None if not even one sample fits, or if each
-            size would cost a trace.
+        largest_batch: largest batch that fits with this knob setting (precision, optimizer, …), by the same
+            value of the predicted peak as `verdict`, while the next does not; `tune` may prove one that is a
+            few samples larger. None if not even one sample fits, or if each size would need a new trace of
+            the step.
         lever: single change with the mildest side effect with which this batch fits; None if it fits anyway,
             or if no tried change makes it fit.
         advice: changes that were tried to make it fit; None if it fits anyway.
@@ -82,13 +86,14 @@ class CardFit:
         num_gpus: number of GPUs of this card that train together.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         samples_per_step: samples of an optimizer step, of all ranks.
-        step_seconds, samples_per_second: predicted time of a step, see `Estimate`.
+        step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
+            they are too uncertain.
         epoch_seconds: predicted time of an epoch, if its samples are known and step times are stated.
-        relative_step_time: predicted time of a step over that on the fastest of the cards
-            on which it fits with as many GPUs; None if no times are predicted, or it does not fit.
+        relative_step_time: predicted time of a step, divided by that on the fastest of the cards on which it
+            fits with as many GPUs; None if no times are predicted, or it does not fit.
         price: price of an hour of one such card, as the user gave it.
         samples_per_price: samples for a price of 1, if their time is stated.
-        relative_price: price of a sample over that on the cheapest of the cards on which it fits.
+        relative_price: price of a sample, divided by that on the cheapest of the cards on which it fits.
     """
 
     gpu: str
@@ -126,19 +131,22 @@ class CardsAnswer:
         workload: name of the workload.
         mode: `train` or `infer`.
         batch_size: samples a batch; with several ranks, of one rank.
-        knobs: knob setting of the prediction.
-        risk: level of the prediction that has to fit.
-        cards: results by card, the smallest memory first.
+        knobs: knob setting (precision, optimizer, …) of the prediction.
+        risk: which value of the predicted peak has to be within the memory for the verdict `fits`: the likely
+            one, the high end of its interval, or the worst case.
+        cards: one result for each card, the smallest memory first; if several numbers of GPUs were asked for,
+            one for each card and number.
         epoch_samples: samples of an epoch, if the user gave them.
-        num_levers_untried: number of single changes that were left out because each costs a trace.
+        num_levers_untried: number of single changes that were not tried, because each needs another trace of
+            the step.
         evidence: `predicted`.
         convolves: whether the step has convolutions.
         batch_kind: `typical` or `worst` if the workload makes both; else None.
         num_ranks: number of processes that train together, of which one is predicted; 1 for a single process.
             If several numbers were asked for, the smallest.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
-        fewest_gpus: smallest number of GPUs on which it fits, by card, if several numbers were asked for;
-            None if it fits on none. Then a card has a row for each number.
+        fewest_gpus: if several numbers of GPUs were asked for, the smallest on which the configuration fits,
+            by card key; None for a card on which it fits with no number. Else the whole field is None.
         versions: versions of autofit and PyTorch.
     """
 
@@ -174,16 +182,19 @@ class CardsAnswer:
 def which_cards(
     predictor: Predictor, settings: TuneSettings, question: CardsQuestion, *, emit: EventSink = ignore
 ) -> CardsAnswer:
-    """Predicts whether one configuration fits on each of several cards, with the traces of a single card.
+    """Predicts whether one configuration fits on each of several cards, from the same traces for all cards.
 
-    Cards of one architecture differ only in their memory, so that each costs one evaluation of a curve.
+    Cards of one architecture differ only in their memory, so that a card adds no trace, only one evaluation
+    of the predicted memory.
 
     Args:
-        settings: the configuration, the reserved memory, and the risk; a card in the settings is ignored.
-        emit: called for each change that is tried.
+        settings: the configuration, the memory that is kept free for others, and which value of the peak has
+            to fit; a card in the settings is ignored.
+        question: the cards, the batch size, and what else is asked for each card.
+        emit: called with a progress event for each change that is tried.
 
     Raises:
-        UsageError: the settings name several configurations.
+        UsageError: the settings name several configurations, as for a search.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     knobs = settings.configuration("a table of cards")
@@ -253,7 +264,11 @@ def _timed(
     settings: TuneSettings,
     prices: Mapping[str, float],
 ) -> dict[Gpu, CardFit]:
-    """Results by card, with the predicted step time and the price of the samples added."""
+    """Results by card, completed by the predicted step time and what the samples cost.
+
+    Args:
+        prices: price of an hour of each card, by the card's key.
+    """
     times = {
         gpu: time
         for gpu, fit in fits.items()
@@ -317,8 +332,8 @@ class _Kind:
     """Predictions of one configuration for the cards of one architecture, which differ in memory alone.
 
     Args:
-        curve: curve on any of the cards, at the risk that is taken.
-        sizes: batch sizes of interest, ascending.
+        curve: predicted peaks over the batch size, on any of these cards, at the risk that the user chose.
+        sizes: batch sizes among which the largest that fits is found, ascending.
     """
 
     def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
@@ -372,7 +387,7 @@ class _Kind:
 
 
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
-    """Result for a card; if the batch does not fit there, with advice on changes that make it fit."""
+    """Result for a card, with advice on changes added if the batch does not fit."""
     if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
         return fit
     advice = adviser.on(card_named(gpu.key, settings.mesh), fit.usable_bytes)
@@ -386,7 +401,8 @@ def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) 
     """Bytes that a process holds outside the allocator on a card, and bytes left for the allocator.
 
     Args:
-        estimate: the estimate; for a script, it has the sizes of the process groups that this rank uses.
+        estimate: prediction of a script, which names the process groups that the script creates; NCCL's
+            memory for these is then counted. None before there is a prediction.
     """
     try:
         budget = settings.budget_on(gpu)

@@ -68,38 +68,47 @@ class CheckResult:
         verdict: `fits` (the high end of the interval is within the budget), `does-not-fit` (even the low
             end runs out of memory, or memory that grows with each step fills the budget before the run ends)
             or `unsure`.
-        budget: memory of the device, in bytes; `budget.usable_bytes` is the part left for PyTorch.
+        budget: memory of the card and its parts, in bytes; `budget.usable_bytes` is the part left for
+            PyTorch.
         interval: predicted reserved peak on the card, in bytes.
-        need, limit_bytes, num_alloc_retries: see `Estimate`.
+        need: reserved peak on a card that is large enough, where it may exceed this card's memory; else None.
+        limit_bytes: most bytes that the allocator can reserve on the card.
+        num_alloc_retries: how often the allocator releases its cached memory and retries in the traced steps.
         device_peak_bytes: memory that nvidia-smi (or amd-smi) would likely show: likely reserved peak and
             context.
         device: the card.
         evidence: `predicted`.
         likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
             `OOM`.
-        calibration: real runs that widen the interval; `num_rows` is 0 if there are none.
+        calibration: earlier errors of predictions against real runs, by which the interval is widened;
+            `num_rows` is 0 if there were no such runs.
         workspace_bytes: range of the convolution workspaces; None if they have one size.
-        architectures: architectures that the interval covers, the likely one first; for a named card
+        architectures: GPU architectures that the interval covers, the likely one first; for a named card only
             its own.
         batch_kind: `typical` or `worst` if the workload makes both; else None.
         num_ranks: number of processes that train together, of which one was predicted; 1 for a single
             process.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         rank: number of the rank that was predicted.
-        ranks: estimate of each kind of ranks, for `--rank all`; `rank` needs the most of them.
+        ranks: with `--rank all`, an estimate for each group of ranks that need equal memory; `rank` is in the
+            group that needs the most.
         model_class: name of the model's class; None if a script builds the model.
         num_parameters: elements of the model's parameters, without those of an adapter; None for a script's
             model.
-        num_kinds_of_ranks: number of kinds of ranks; 0 if only one rank was asked for.
+        num_kinds_of_ranks: number of groups of ranks that each need equal memory; 0 if only one rank was
+            asked for.
         convolves: whether the step has convolutions; without any, `knobs.conv_algo` has no effect.
-        step_seconds, samples_per_second, step_time_note: see `Estimate`.
+        step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
+            they are too uncertain.
+        step_time_note: sentence on what the step time is based on, or on why there is none.
         epoch_samples: samples of an epoch, if the user gave them.
-        advice: changes that may make the configuration fit; None if it fits, if memory grows until it does
-            not, or if a script decides the settings.
+        advice: changes that may make the configuration fit; None if it fits, if memory grows with each step
+            until it is full, or if a script decides the settings.
         versions: versions of autofit and PyTorch.
-        seen: see `Estimate`.
-        growth: see `Estimate`; `full_step` is the step at which the budget is full.
-        lengths: see `Estimate`.
+        seen: part of the run that was traced, which the prediction covers.
+        growth: source lines that keep more memory with each step of the run; `full_step` is the step at which
+            the budget is full.
+        lengths: memory of a run whose batches differ in length; None where they do not.
     """
 
     workload: str
@@ -166,7 +175,9 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
     """Check result of one batch size: its predicted peak, compared with a budget.
 
     Args:
-        curve: curve of the configuration on the card, at any risk.
+        curve: predicted peaks of the configuration over the batch size, on the card. Its risk does not
+            matter, as a check uses the whole interval.
+        budget: memory of the card, and the part that PyTorch's allocator may reserve.
         device: device whose memory the budget is for.
     """
     estimate = curve(batch_size)
@@ -225,7 +236,8 @@ def run_check(
     """Predicts the peak of the settings' configuration and compares it with the budget.
 
     Args:
-        emit: called for each change that is tried if the configuration does not fit.
+        settings: card, knobs and budget; they name a single configuration.
+        emit: called with a progress event for each change that is tried, if the configuration does not fit.
 
     Raises:
         UsageError: no card is named, and this machine has none.

@@ -17,6 +17,7 @@ class Combining:
     """Finds combinations of changes that make a configuration fit, until a time limit has passed.
 
     Args:
+        tried: predicts the peak with given changes, within the time limit.
         levers: changes to choose from, the mildest side effects first.
     """
 
@@ -53,7 +54,7 @@ class Combining:
         return ()
 
     def _without_needless(self, changes: Changes, card: Card, limit_bytes: int) -> Changes:
-        """Changes without those that are not needed to fit; the harshest are dropped first."""
+        """Copy of `changes` without those that are not needed to fit; the harshest are dropped first."""
         for lever in reversed(changes):
             others = tuple(other for other in changes if other is not lever)
             if self.fits(others, card, limit_bytes):
@@ -61,7 +62,13 @@ class Combining:
         return changes
 
     def gentlest(self, found: Changes, card: Card, limit_bytes: int) -> Changes:
-        """Changes in `found`, or a single change or pair that fits and is gentler or saves more."""
+        """Returns `found`, or a milder change or pair of changes that fits too.
+
+        Among equally mild ones it returns the one with the lowest peak.
+
+        Args:
+            found: changes known to fit; empty if none are.
+        """
 
         def place(changes: Changes) -> tuple[tuple[int, ...], int]:
             return gentleness(changes), self._tried.predicted_bytes(changes, card)
@@ -80,7 +87,7 @@ class Combining:
         return peak_bytes is not None and peak_bytes <= limit_bytes
 
     def _effective(self, effect: Effect, card: Card) -> list[Lever]:
-        """Changes with side effects up to `effect` that alter the traced step; the largest saving first."""
+        """Changes that alter the traced step, with side effects up to `effect`; the largest saving first."""
         within = [
             (peak_bytes, lever)
             for lever in self._levers
@@ -99,11 +106,14 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Changes in `taken`, extended by the change that saves most, until they fit or none saves more.
+        """Adds to `taken` one change after the other, each the one that saves most, until the step fits.
+
+        The result does not fit if no further change lowers the peak.
 
         Args:
-            over_plains: whether to add also a change that leaves the peak as it is: if two moments of a step
-                are equally high, only changes of both lower the peak.
+            within: changes that may be added.
+            over_plains: whether to add also changes that alone leave the peak as it is: if two moments of a
+                step are equally high, only a change for each of them together lowers the peak.
         """
         peak_bytes = self._tried.predicted_bytes(taken, card)
         while peak_bytes > limit_bytes:
@@ -120,12 +130,12 @@ class Combining:
 
 
 def _with(taken: Changes, lever: Lever) -> Changes:
-    """Changes with `lever` added, which replaces a change of its own knob."""
+    """Changes in `taken` with `lever` added; it replaces a change of the same knob."""
     return in_order(*(other for other in taken if other.name != lever.name), lever)
 
 
 def _pairs(single: Sequence[Lever]) -> Iterator[Changes]:
-    """All pairs of changes of different knobs."""
+    """Yields all pairs of the single changes that change different knobs."""
     for first, second in itertools.combinations(single, 2):
         if first.name != second.name:
             yield in_order(first, second)

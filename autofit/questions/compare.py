@@ -58,7 +58,8 @@ class ForwardPass:
     Attributes:
         tensors: parameters, buffers, the batch and outputs of operators, the most elements first.
         peak_allocated_bytes, peak_reserved_bytes: predicted peaks of the pass without the loss.
-        workspace_bytes: part of the allocated peak that operators take beside their outputs.
+        workspace_bytes: part of the allocated peak that operators take as scratch memory, beside their
+            outputs.
     """
 
     workload: str
@@ -84,7 +85,7 @@ class ForwardPass:
 
     @property
     def nominal_bytes(self) -> int:
-        """Total bytes of all tensors by their shapes; shared storage counts for each tensor."""
+        """Total bytes of all tensors by their shapes, as if no two tensors shared a storage."""
         return sum(row.num_bytes for row in self.tensors)
 
     @property
@@ -125,7 +126,7 @@ class Comparison:
 
     Attributes:
         device: card that the peaks are predicted for.
-        outputs: comparison of each other workload's outputs with those of the first.
+        outputs: numerical comparison of the first workload's outputs with those of each other workload.
     """
 
     batch_size: int
@@ -163,8 +164,8 @@ def compare_workloads(
 
     Args:
         card: card that the peaks are predicted for.
-        seq_len: size of a sample; None for the workloads' own.
-        setup: permissions of the models; the setup's mode is ignored.
+        seq_len: size of a sample, such as tokens or pixels of a side; None for the workloads' own.
+        setup: what the models may do, such as run code from a model hub; its mode is ignored.
 
     Raises:
         UsageError: there are fewer than two workloads.
@@ -192,7 +193,7 @@ def compare_workloads(
 def _outputs(
     workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
-    """Comparisons of the models' outputs; with a reason instead if their process dies or takes too long."""
+    """Compares the models' outputs; holds a reason instead if their process dies or takes too long."""
     try:
         return compare_outputs(
             workloads,

@@ -31,10 +31,11 @@ _Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspace:
-    """Workspace of one convolution algorithm for a layer, in the pass with the largest workspace.
+    """Scratch memory (workspace) of one convolution algorithm for a layer, in the pass that needs the most.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: bytes; they differ if the plan is unknown.
+        low_bytes, likely_bytes, high_bytes: bytes; they differ if it is not known for sure which kernel cuDNN
+            chooses.
     """
 
     low_bytes: int
@@ -48,13 +49,13 @@ class LayerWorkspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvLayer:
-    """Convolution layers of one shape, with each algorithm's workspace, or why it does not apply.
+    """Convolution layers of one shape, with the workspace of each algorithm that can run them.
 
     Attributes:
-        call: the convolution, forward.
+        call: the forward convolution, with its shapes.
         modules: names of the modules that run it.
         workspaces: workspace of each algorithm that applies.
-        reasons: reason why each other algorithm does not apply.
+        reasons: for each other algorithm, by name, the reason why it cannot run these layers.
     """
 
     call: Convolution
@@ -122,7 +123,7 @@ class ConvLayers:
 
 
 def why_not(name: str, call: Convolution) -> str | None:
-    """Reason why a convolution algorithm cannot run a layer, so that the backend does; None if it can."""
+    """Reason why a convolution algorithm cannot run a layer, which PyTorch's backend then runs; else None."""
     algorithm = conv.find(name)
     return algorithm.leaves(call) if isinstance(algorithm, Rewrite) else None
 
@@ -139,7 +140,7 @@ def find_conv_layers(
 
     Args:
         card: card of the prediction; None for the CPU.
-        setup: the mode, and permissions of the model.
+        setup: the mode (training or inference), and what the model's code may do.
 
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted.
@@ -205,7 +206,7 @@ def _on_host(host: Predictor, trace: Trace) -> _Taken:
 
 
 def _by_module(trace: Trace) -> dict[str, Workspace]:
-    """Largest workspace alive at a time in the convolutions of each module, by module."""
+    """Largest workspace that is alive at any moment within each module's convolutions, by module name."""
     alive: dict[str, tuple[int, int, int]] = {}
     most: dict[str, tuple[int, int, int]] = {}
     for event in trace.events:

@@ -32,7 +32,7 @@ class Check:
     """Result of one check of this machine.
 
     Attributes:
-        status: `failed` if a command would fail, `warning` if part of autofit would.
+        status: `failed` if commands would fail, `warning` if only some of autofit's features would not work.
         next_step: advice on a problem; empty without one.
     """
 
@@ -48,7 +48,7 @@ def examine(
     """Runs all checks of this machine; creates the state directory if it is missing.
 
     Args:
-        run: runs the prediction's self-test.
+        run: runs a trial, one prediction in a process of its own; here the self-test of predictions.
         gpus: returns this machine's cards, read from the driver.
     """
     return (
@@ -89,7 +89,7 @@ def _prediction(run: Runner) -> Iterator[Check]:
 
 
 def _boundary(result: SelfTest) -> Check:
-    """Check that a predicted workload runs isolated, without effect on this machine."""
+    """Checks that predicted workloads run isolated, without effect on this machine."""
     name = "isolation"
     if not result.unprotected:
         detail = "predicted workloads run in namespaces: they change no file, and reach no process or network"
@@ -155,7 +155,7 @@ def _state_directory() -> Check:
 
 
 def _cpu_measurement() -> Check:
-    """Check that CPU memory can be limited by the kernel and its peak read from /proc."""
+    """Checks that the kernel can limit a process's memory, and that its peak can be read from /proc."""
     missing = [
         what
         for what, is_there in {

@@ -65,12 +65,12 @@ class KvCache:
 
     Attributes:
         fits: whether at least one token fits.
-        token_bytes: bytes of a token in all layers, ignoring windows.
-        num_tokens: tokens that fit if the memory outside the allocator is at its high end, likely, and at its
-            low end.
+        token_bytes: bytes that a token takes in all layers, as if no layer had a sliding window.
+        num_tokens: tokens that fit, as three numbers: if the memory outside PyTorch's allocator is at its
+            high end, at its likely value, and at its low end.
         max_model_len: tokens of the longest sequence that fits alone.
         length, num_requests: tokens of a request, and number of such requests that fit at once.
-        layers: number of layers that cache something, by kind.
+        layers: number of layers that cache something, by kind, such as full or sliding-window attention.
         command: command that starts the engine with these options.
         missing_bytes: bytes missing for one block of the cache, if nothing fits.
         advice: changes that would help, if nothing fits.
@@ -163,11 +163,12 @@ class _Server:
 
 
 def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = _parts) -> KvCache:
-    """Sizes the KV cache of a server, with the longest sequence and the requests that fit.
+    """Sizes the KV cache of a language model server: tokens, longest sequence, and requests at once.
 
     Args:
         workload: a model of transformers, `hf:…`.
-        parts: returns the model's parameters; from transformers' own modules by default.
+        parts: returns the model's configuration and parameter shapes; by default transformers' own code lists
+            them.
 
     Raises:
         UsageError: the engine does not start with these options.
@@ -210,7 +211,7 @@ def engine_named(name: str) -> Engine:
 
 
 def _release(engine: Engine, wanted: str | None) -> str:
-    """Newest release with listed rules that is not newer than `wanted`; the newest of all for None."""
+    """Newest release with listed rules, not newer than `wanted`; if `wanted` is None, the newest of all."""
     if wanted is None:
         return engine.newest
     try:
@@ -323,7 +324,7 @@ def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, 
 
 
 def _command(workload: WorkloadRef, server: _Server, sizing: Sizing, longest: int) -> str:
-    """Shell command that starts the engine, with all options that the predicted sizes depend on."""
+    """Shell command that starts the engine with every option that the sizes depend on."""
     question, engine = server.question, server.engine
     options = sizing.options
     length = min(options.max_model_len or longest, longest) if longest else options.max_model_len

@@ -19,16 +19,18 @@ _CAP = 0.99  # share of the samples that are not longer than the length cap that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateFailure:
-    """Risk that an epoch has a batch that does not fit, for one batch size.
+    """Probability that an epoch has a batch that does not fit, for one batch size.
 
     Attributes:
-        typical_length: average length that batches are padded to.
-        longest_fitting: largest padded sample length that fits in a batch of this size; None if none does.
+        typical_length: average length that shuffled batches are padded to; with other batching, that of the
+            longest batch.
+        longest_fitting: largest length to which a batch of this size may be padded so that it fits; None if
+            no length fits.
         num_too_long: number of samples that are longer than `longest_fitting`.
         num_batches: number of batches in an epoch.
         probability: probability that an epoch has a batch that does not fit.
-        median_batch: number of the batch by which half of the epochs had such a batch; None if most have
-            none.
+        median_batch: number of batches after which half of all epochs have met a batch that does not fit;
+            None if more than half never meet one.
     """
 
     batch_size: int
@@ -45,10 +47,12 @@ class LengthsAnswer:
     """Largest batches of a dataset with samples of different lengths, in tokens.
 
     Attributes:
-        batching: the way in which batches are made.
-        longest, median_length, cap_length: length of the longest sample, the median, and the 99th percentile.
-        by_batch: largest batch that always fits, or a batch of one if none does, and larger ones.
-        capped_batch: largest batch with samples cut to `cap_length`; None if none fits.
+        batching: how samples are put together to batches, such as shuffled.
+        longest, median_length, cap_length: longest, median and 99th percentile of the samples' lengths.
+        by_batch: risks of several batch sizes, ascending. The first is the largest batch size that always
+            fits, or 1 if no size does; the others are larger.
+        capped_batch: largest batch size that always fits if samples are cut to `cap_length`; None if no size
+            does.
     """
 
     batching: Batching
@@ -72,9 +76,11 @@ def of_lengths(
     """Predicts which batches of a dataset with samples of different lengths fit a budget.
 
     Args:
+        lengths: lengths of the dataset's samples, and how batches are padded.
         surface: predicted peaks by batch size and sample length, for the knob setting of the training.
         largest_batch: largest batch that fits with the longest sample; None if none does.
-        max_batch: largest batch size of the search.
+        max_batch: largest batch size that is considered.
+        budget_bytes: bytes that PyTorch's allocator may reserve.
     """
     cap = lengths.longest_of(_CAP)
     smallest = largest_batch or 1
@@ -111,7 +117,7 @@ def of_lengths(
 def _longest_fitting(
     lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
 ) -> int | None:
-    """Largest padded sample length that fits, below the longest batch's; None if none fits."""
+    """Largest padded length at which a batch fits, shorter than the longest batch; None if none fits."""
     sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
     if not sizes:
         return None

@@ -22,7 +22,7 @@ _CAPABILITY = 80  # compute capability; any will do, as the costs compared here 
 
 
 class Effect(StrEnum):
-    """Side effects of a change on a step besides saving memory, the mildest first.
+    """Side effect of a change on training, besides saving memory; the values are from mild to harsh.
 
     `NONE`: numbers and speed stay about the same.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
@@ -43,18 +43,18 @@ class Effect(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Index of the effect in the order from the gentlest, from 0."""
+        """Index of the side effect in the order of `Effect`, from 0 for the mildest."""
         return list(Effect).index(self)
 
     @property
     def changes_training(self) -> bool:
-        """Whether the effect changes the result of training by more than other rounding."""
+        """Whether the change may alter what is learned by more than rounding does."""
         return Effect.ROUNDS.rank < self.rank < Effect.MORE_CARDS.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One change of a configuration that may save memory.
+    """One change of a configuration that may save memory: another value of a knob, or a smaller batch.
 
     Attributes:
         name: name of the changed knob, such as `precision`, or `batch_size`.
@@ -63,9 +63,9 @@ class Lever:
         knobs: values of all knobs, with the change made.
         allocator: value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
         effect: side effect besides saving memory.
-        may_save: False if it takes at least as much memory as any other value of its knob.
+        may_save: False if no other value of the knob takes more memory, so that the change cannot save any.
         batch_size: new batch size, if the change includes one; else None.
-        degree: strength of the change, from 1: half of a batch is 1, a quarter is 2.
+        degree: strength of the change, 1 or more: 1 for half of the batch, 2 for a quarter.
         replaces_given: whether it replaces a knob value that the user set.
     """
 
@@ -82,11 +82,11 @@ class Lever:
 
     @property
     def label(self) -> str:
-        """Name of the lever in a table: the knob and its value up to a first comma."""
+        """Name of the change in a table: the knob, and its value up to a first comma."""
         return f"{self.name} {self.value.partition(',')[0]}"
 
     def why_pointless(self, trace: Trace) -> str:
-        """Reason why the lever cannot save memory in a traced step; empty if it may."""
+        """Reason why the change cannot save memory in a traced step; empty if it may."""
         knob = KNOBS.get(self.name)  # none for the size of a batch
         if trace.mode in (INFER, GENERATE) and knob is not None and knob.of_training:
             return "inference has neither an optimizer nor gradients"
@@ -99,7 +99,7 @@ class Lever:
         return ""
 
     def changed(self, knobs: Knobs) -> dict[str, Any]:
-        """Values of `Knobs` fields that the lever changes in a knob setting, by field name."""
+        """`Knobs` fields, by name, that the change sets: its own knob, and others that differ in `knobs`."""
         return {
             name: value
             for name in KNOBS
@@ -108,7 +108,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer cannot replace the used one to save memory; empty if it can."""
+    """Reason why an optimizer cannot save state memory in place of the used one; empty if it can."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
@@ -118,7 +118,7 @@ def _why_no_smaller_states(name: str, used: str) -> str:
 
 
 def _has_loss_of_tokens(trace: Trace) -> bool:
-    """Whether a trace computes the cross entropy of every token: log-softmax over more rows than samples."""
+    """Whether a trace computes cross entropy per token: a log-softmax over more rows than samples."""
     return any(
         each.operator == "aten._log_softmax" and len(each.shape) == 2 and each.shape[0] > trace.batch_size
         for each in trace.allocations
@@ -145,9 +145,9 @@ def _values(knob: Knob) -> tuple[Any, ...]:
 
 
 def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:
-    """`Knobs` fields to change for a knob's value; None if the value does not suit the knob setting.
+    """`Knobs` fields that set one knob to a value; None if the value does not suit the knob setting.
 
-    Quantized weights are not trained, so they come with an adapter.
+    For quantized weights the result also sets an adapter, as they cannot be trained themselves.
     """
     if knob.name == "adapter" and knobs.adapter is not None:
         return None  # another adapter than the requested one saves little
@@ -177,7 +177,7 @@ def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lev
 
 
 def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ...]:
-    """Levers that split the batch into smaller ones, accumulated in training; the largest batch first."""
+    """Changes that split a batch into 2, 4, … smaller ones, in training accumulated; the largest first."""
     found = []
     for degree, parts in enumerate((2, 4, 8, batch_size), start=1):
         if batch_size % parts or not 1 <= batch_size // parts < batch_size:
@@ -204,7 +204,7 @@ def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ..
 
 
 def shorter_samples(knobs: Knobs, sample: SampleSize | None) -> tuple[Lever, ...]:
-    """Levers for samples of 3/4, 1/2 and 1/4 of their size; empty if the workload has one sample size."""
+    """Changes to samples of 3/4, 1/2 and 1/4 of their size; empty if the workload has one sample size."""
     size = knobs.seq_len or (None if sample is None else sample.size)
     if sample is None or size is None:
         return ()
@@ -228,15 +228,19 @@ def _option(knob: Knob, value: Any) -> str:
 
 
 def in_order(*changes: Lever) -> tuple[Lever, ...]:
-    """Changes sorted by effect and name, the gentlest first; the order given does not matter."""
+    """Changes in their standard order: by side effect, the mildest first, then by name.
+
+    Equal sets of changes are therefore equal tuples.
+    """
     return tuple(sorted(changes, key=lambda lever: (lever.effect.rank, lever.name)))
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
-    """Sort key of a combination of changes, smaller for milder ones: counts by side effect, harshest first.
+    """Sort key of a combination of changes, smaller for milder ones.
 
-    Each change counts by its `degree`. A changed value that the user had set ranks between lower precision
-    and changes of what is trained.
+    The key counts the changes of each side effect, the harshest side effect first. Each change counts by its
+    `degree`. A changed value that the user had set ranks between lower precision and changes of what is
+    trained.
     """
     changes = tuple(changes)
     counts = {

@@ -50,9 +50,11 @@ class ObservedPeak:
 
     Attributes:
         observation: the stored observation.
-        predicted: peak of that kind in bytes, as predicted before the observation.
-        interval: reserved peak of that configuration in bytes, as predicted from now on.
-        note: basis of the interval, in words.
+        predicted: predicted peak in bytes of the observed kind (allocated, reserved, or shown by nvidia-smi),
+            before the observation was taken into account.
+        interval: reserved peak of the configuration in bytes, as it is predicted now that the observation is
+            stored.
+        note: sentence on what the width of the interval is based on.
     """
 
     observation: Observation
@@ -126,10 +128,13 @@ def read_peak(text: str) -> int:
 def run_observe(
     settings: TuneSettings, workload: WorkloadRef, predictor: Predictor, peak: RealPeak
 ) -> ObservedPeak:
-    """Compares an observed peak with its prediction, and stores it for later answers on the workload.
+    """Compares an observed peak with its prediction, and stores it to correct later predictions.
+
+    Args:
+        peak: measured peak that the user reports, and the batch size of the run.
 
     Raises:
-        UsageError: the peak cannot be of this card or configuration, or no card is named.
+        UsageError: the peak is impossible on this card or for this configuration, or no card is named.
         WorkloadFailedError: the workload fails, or cannot be predicted.
         StorageError: the observation cannot be stored.
     """
@@ -200,12 +205,12 @@ def run_observe(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPeak:
-    """Reserved peak that a trial measured, as read from a document.
+    """Reserved peak that one measured run of a configuration (a trial) had, as read from a document.
 
     Attributes:
         workload: name of the workload.
         mode: `train` or `infer`.
-        gpu: card that the trial ran on.
+        gpu: key of the card that was measured.
     """
 
     workload: str
@@ -217,10 +222,10 @@ class MeasuredPeak:
 
 
 def measured_in(path: Path) -> list[MeasuredPeak]:
-    """Measured peaks on cards, from a file of `tune --json` or `autofit_workers.trials.record`.
+    """Reads measured peaks on cards from a file of `tune --json` or `autofit_workers.trials.record`.
 
     Raises:
-        UsageError: the file cannot be read, is no such document, or has no measurement on a card.
+        UsageError: the file cannot be read, is of another kind, or has no measurement on a card.
     """
     try:
         text = read_file(path).decode()

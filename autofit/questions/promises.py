@@ -33,11 +33,11 @@ _MOST_TOGETHER = 3  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Memory of a step by purpose, such as weights and activations, each in bytes at its own peak.
+    """Memory of a step by purpose, such as weights and activations, in bytes, each at its own maximum.
 
     Attributes:
-        kept_gradients: part of the gradients that is alive when activations are at their peak, as when
-            batches are accumulated.
+        kept_gradients: part of the gradients that is alive when activations are at their peak: the
+            accumulated gradients of earlier batches.
     """
 
     weights: float
@@ -49,13 +49,13 @@ class Parts:
 
     @property
     def peak_bytes(self) -> float:
-        """Peak of the step in bytes: the higher of the forward and backward passes' and the optimizer's."""
+        """Estimated peak of the step in bytes: the higher of that of the passes and that of the optimizer."""
         passes = self.activations + self.kept_gradients
         return self.weights + self.states + max(passes, self.gradients + self.temporaries)
 
 
 def parts_of(trace: Trace) -> Parts:
-    """Memory parts of a trace's last step; allocations whose size only a replay gives count 0 bytes."""
+    """Memory of a trace's last step by purpose; sizes that only a replay on a card gives count 0 bytes."""
     alive: Counter[Category] = Counter()
     start, end = last_step(trace.marks, len(trace.events))
     positions = {mark.position: mark.name.rpartition(" ")[2] for mark in trace.marks}
@@ -87,7 +87,7 @@ def parts_of(trace: Trace) -> Parts:
 
 
 class Promises:
-    """Estimates of a configuration's peak after changes, from one trace without changes.
+    """Estimates a configuration's peak after changes, from one trace of the unchanged configuration.
 
     Args:
         trace: trace of the unchanged configuration.
@@ -102,11 +102,11 @@ class Promises:
         self._size = knobs.seq_len or (None if trace.sample is None else trace.sample.size)
 
     def names(self, lever: Lever) -> frozenset[str]:
-        """Names of the knobs that a change sets; changes that share a name cannot be combined."""
+        """Names of the knobs that a change sets; two changes that set the same knob exclude each other."""
         return frozenset({lever.name, *lever.changed(self._knobs)})
 
     def go_together(self, changes: Sequence[Lever]) -> bool:
-        """Whether changes can be made together: of different knobs, and allowed in one training loop."""
+        """Whether changes set different knobs, and all of them are allowed in one training loop."""
         names = [name for lever in changes for name in self.names(lever)]
         if len(names) > len(set(names)):
             return False
@@ -118,7 +118,7 @@ class Promises:
         return True
 
     def share(self, changes: Iterable[Lever], *, num_shards: int = 1, batch_share: float = 1.0) -> float:
-        """Estimated peak with changes made together, as a share of the unchanged configuration's peak.
+        """Estimated peak with all of `changes`, as a share of the unchanged configuration's peak.
 
         Args:
             num_shards: number of ranks that share weights, gradients and optimizer states, a part each.
@@ -138,7 +138,7 @@ class Promises:
         return parts.peak_bytes / self._parts.peak_bytes if self._parts.peak_bytes else 1.0
 
     def _with(self, parts: Parts, name: str, value: Any) -> Parts:
-        """Memory parts of a step after one knob is set to a value."""
+        """Copy of `parts`, the memory of a step by purpose, as it is after one knob is set to a value."""
         if name == "seq_len" and self._size:
             return dataclasses.replace(parts, activations=parts.activations * value / self._size)
         leaves = KNOBS[name].leaves
@@ -175,7 +175,7 @@ class Candidate:
     """Combination of changes, with its estimated peak.
 
     Attributes:
-        share: estimated peak with the changes over the peak without them.
+        share: ratio of the estimated peak with the changes to the peak without them.
     """
 
     changes: tuple[Lever, ...]
@@ -183,7 +183,7 @@ class Candidate:
 
 
 def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
-    """Combinations of up to three changes that may be made together, the gentlest first."""
+    """Combinations of up to three changes that do not exclude each other, the mildest first."""
     saving = [lever for lever in levers if promises.share([lever]) < 1]
     found = [
         Candidate(in_order(*changes), promises.share(changes))
@@ -195,7 +195,10 @@ def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
 
 
 def minimal(among: Iterable[Candidate], enough: float) -> list[Candidate]:
-    """Candidates estimated to leave at most `enough` of the peak, without supersets of earlier ones."""
+    """Combinations whose estimated peak is at most `enough` times the peak without changes.
+
+    A combination that contains all changes of an earlier one is left out.
+    """
     found: list[Candidate] = []
     for candidate in among:
         if candidate.share <= enough and not any(

@@ -16,7 +16,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummarizedEstimate:
-    """Layer-by-layer summary of a configuration, its predicted memory, and the difference."""
+    """Layer-by-layer summary of a configuration and its predicted memory, with the difference of the two."""
 
     estimate: Estimate
     summary: Summary

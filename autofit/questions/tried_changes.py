@@ -26,13 +26,13 @@ Changes = tuple[Lever, ...]
 class TriedChanges:
     """Predicts the peak of a configuration with changes made together, until a time limit has passed.
 
-    Traces are shared by all cards.
+    A change is another value of one knob. The traces that predictions need are made once for all cards.
 
     Args:
-        risk: level of the peaks.
-        seconds: time after which nothing more is tried, on any card.
+        risk: which value of a predicted peak is returned: the likely one, the high end, or the worst case.
+        seconds: time limit from now, for all cards together, after which nothing more is tried.
         clock: returns the time in seconds.
-        emit: called for each change.
+        emit: called with a progress event for each change.
 
     Attributes:
         is_cut_short: whether anything was not tried because the time was over.
@@ -70,7 +70,11 @@ class TriedChanges:
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """Copy that predicts the changes on ranks that train together, with the remaining time."""
+        """Copy for a step shared by the ranks of `setup`; it keeps the time that is left.
+
+        Args:
+            batch_size: batch size of one rank.
+        """
         left_seconds = self._ends_at - self._clock()
         other = type(self)(
             self._predictor.among(setup),
@@ -85,12 +89,12 @@ class TriedChanges:
         return other
 
     def end_soon(self) -> None:
-        """Limits the time left to the time taken so far, or at least four seconds."""
+        """Allows at most as much more time as was used so far, but four seconds in any case."""
         now = self._clock()
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
-        """Peak in bytes with the changes; None if they do not apply, or no time is left."""
+        """Reserved peak in bytes with the changes; None if they do not apply, or no time is left."""
         key = changes, card.architecture
         if key not in self._peaks:
             traced, started = self._traced_as(changes), self._clock()
@@ -109,7 +113,11 @@ class TriedChanges:
         return self._peaks[key]
 
     def predicted_bytes(self, changes: Changes, card: Card) -> int:
-        """Peak in bytes with the changes, without time limit; raises `AutofitError` if they do not apply."""
+        """Reserved peak in bytes with the changes, without time limit.
+
+        Raises:
+            AutofitError: the changes do not apply, or cannot be predicted on the card.
+        """
         key = changes, card.architecture
         if (known := self._peaks.get(key)) is not None:
             return known
@@ -126,11 +134,11 @@ class TriedChanges:
         return peak_bytes
 
     def lower_bound_bytes(self, card: Card) -> int:
-        """Lower bound in bytes of the unchanged configuration's peak: its tensors alone."""
+        """Lower bound in bytes of the unchanged configuration's peak: the bytes of its live tensors alone."""
         return self._curves[()].on(card).lower_bound_bytes(self._batch_size)
 
     def is_free(self, lever: Lever) -> bool:
-        """Whether predicting a change needs no trace besides that of the unchanged configuration."""
+        """Whether the trace of the unchanged configuration suffices to predict a change."""
         return self._traced_as((lever,)) == self._traced_as(())
 
     def changes_the_step(self, lever: Lever) -> bool:

@@ -24,16 +24,16 @@ _OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverResult:
-    """Predicted savings and estimate of a configuration with one lever, a single changed knob.
+    """Predicted memory and time of a configuration after one lever, a single changed knob.
 
     Attributes:
         saved_bytes: bytes saved of the likely reserved peak, as if the card had unlimited memory; negative if
             the lever takes more.
         saved_allocated_bytes: bytes saved of the allocated peak, also with unlimited memory.
-        estimate: estimate with the lever; None if it does not apply.
-        relative_step_time: predicted time of a step with the lever over that without it; None if no
+        estimate: prediction with the lever; None if the lever does not apply to the workload.
+        relative_step_time: ratio of the predicted step time with the lever to that without it; None if no
             times are predicted.
-        reason: why it does not apply; empty if it does.
+        reason: why the lever does not apply; empty if it does.
     """
 
     lever: Lever
@@ -67,7 +67,7 @@ class LeverResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Predicted savings of every lever of a configuration.
+    """Predicted savings of every lever (a single changed knob) of a configuration.
 
     Attributes:
         base: estimate of the unchanged configuration.
@@ -85,7 +85,7 @@ class WhatIf:
 
     @property
     def effective(self) -> tuple[LeverResult, ...]:
-        """Results of the levers that change a peak of the step."""
+        """Results of those levers that change the allocated or the reserved peak of the step."""
         return tuple(result for result in self.applicable if result.changes_something)
 
     @property
@@ -111,9 +111,12 @@ def what_if(
     """Predicts a configuration unchanged and with each lever (a single changed knob).
 
     Args:
-        limit_bytes: limit for the high end of the reserved peak; None if no card was named.
-        fixed, given: names of knobs, see `Adviser`.
-        emit: called for each lever.
+        limit_bytes: most bytes that the allocator may reserve, which the high end of the peak has to be
+            within; None if no card was named, and no advice is wanted.
+        fixed: names of knobs that the advice must not change.
+        given: names of knobs that the user set; the advice changes them only if milder changes do not
+            suffice.
+        emit: called with a progress event for each lever.
 
     Raises:
         WorkloadFailedError: the unchanged workload fails, or cannot be predicted.
@@ -147,7 +150,9 @@ def _tried(
     """Result of one lever, compared with the unchanged configuration.
 
     Args:
-        base: estimate without the lever, with unlimited memory, as a full card would show no saving.
+        base: estimate without the lever, as if the card had unlimited memory: on a full card, two peaks that
+            both exceed it would look equal.
+        base_time: predicted step time without the lever; None if it is not predicted.
     """
     try:
         curve = predictor.curve_at(lever.knobs, card, base.batch_size)

@@ -24,7 +24,11 @@ _NUM_TIMED_HALVES = 3
 
 
 class Purpose(StrEnum):
-    """Purpose of a trial: to find a largest batch, to measure a rate, or to verify the best configuration."""
+    """Reason why a trial (a run of a configuration) is made.
+
+    `BOUNDARY`: to find a knob setting's largest batch. `RATE`: to measure the samples a second of a smaller
+    batch. `VERIFY`: to run the best configuration for longer.
+    """
 
     BOUNDARY = "boundary"
     RATE = "rate"
@@ -33,11 +37,13 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Goal of a search: its objective, and the number of steps of its trials.
+    """Aim of a search, and how long its trials (runs of a configuration) are.
 
     Attributes:
-        num_steps: number of steps of an ordinary trial after its warm-up.
-        soak_steps: number of steps of the trial that verifies the winner; 0 for none.
+        objective: quantity to maximize: batch size or throughput.
+        num_steps: number of training steps of an ordinary trial, after its warm-up.
+        soak_steps: number of training steps of the longer trial that verifies the best configuration; 0 for
+            no such trial.
     """
 
     objective: Objective = Objective.BATCH
@@ -47,7 +53,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Trial to run besides those that search for the largest batches."""
+    """Trial to run when all largest batches are known: it times a smaller batch, or verifies the best one."""
 
     purpose: Purpose
     knobs: Knobs
@@ -60,15 +66,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """Trials that are still to run, given the outcomes in a study.
+    """Trials (runs of a configuration) that a search still has to make, given the outcomes so far.
+
+    A search first finds the largest batch of every knob setting. Then it times smaller batches, if throughput
+    is the objective, and runs the best configuration for longer.
 
     Attributes:
+        boundaries: search for the largest batch of each knob setting.
         is_settled: whether the largest batch of every knob setting is known.
-        has_search: whether a batch size is left to try in the search for these largest batches.
+        has_search: whether the search for the largest batches has a batch size to try that is not running
+            yet.
         largest_fitting: largest batch of any setting that is known to fit; 0 for none.
-        known: outcome that counts for every configuration, see `decisive`.
+        known: outcome of each configuration; of several, the one that counts by `decisive`.
         num_steps: number of steps of the longest trial of each configuration that fits.
-        in_flight: configurations of running trials.
+        in_flight: configurations whose trials are running now.
         min_batch: smallest batch size of the search.
     """
 
@@ -84,11 +95,16 @@ class Agenda:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no trial is left, neither to run nor to wait for."""
+        """Whether all trials have ended and no further trial is needed."""
         return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
-        """Next trial once all largest batches are known; None before that, or if all trials run."""
+        """Trial to start next, after the largest batches of all knob settings were found.
+
+        Returns:
+            The trial. None if some largest batch is still unknown; if every trial that is left runs already;
+            or if nothing is left.
+        """
         if not self.is_settled:
             return None
         open_steps = list(self._steps())
@@ -97,7 +113,10 @@ class Agenda:
         return next((step for step in open_steps if step.configuration not in self.in_flight), None)
 
     def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
-        """Number of training steps of a trial; more if the trial may verify the best configuration."""
+        """Number of training steps that a trial should run.
+
+        A trial that may turn out to be the best configuration runs as long as its verification needs at once.
+        """
         if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
             return self.goal.num_steps
         return max(self.goal.soak_steps, self.goal.num_steps)
@@ -106,7 +125,7 @@ class Agenda:
         return batch_size >= self.largest_fitting and self.boundaries[knobs].may_be_last(batch_size)
 
     def _steps(self) -> Iterator[Step]:
-        """Trials still to finish, in flight or not; the verifying one only when no other is left."""
+        """Yields trials that have no outcome yet, running or not; the verifying one if no other is left."""
         rates = list(self._rates()) if self.goal.objective is Objective.THROUGHPUT else []
         yield from rates
         best = best_of(self.known, self.boundaries, self.goal.objective)
@@ -116,7 +135,10 @@ class Agenda:
             yield Step(purpose=Purpose.VERIFY, knobs=best.knobs, batch_size=best.batch_size)
 
     def _rates(self) -> Iterator[Step]:
-        """Trials to time at repeated halves of each largest batch, while the rate stays near the best."""
+        """Yields trials that time half of each largest batch, then a quarter, and so on.
+
+        A knob setting's trials end once the samples a second fall clearly below the best rate.
+        """
         fitting = [outcome for outcome in self.known.values() if outcome.verdict is Verdict.FITS]
         best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
         for knobs, boundary in self.boundaries.items():

@@ -48,8 +48,10 @@ class ScanResult:
 
     Attributes:
         largest_batch: largest batch that fits; None if none does.
-        first_failing_batch: next larger batch, which does not fit; None if the cap fits.
-        num_evaluations: number of evaluations of the curve, of reserved peaks and of lower bounds.
+        first_failing_batch: next larger batch, which does not fit; None if the largest size that was
+            considered fits.
+        num_evaluations: number of times that the curve was evaluated, for a reserved peak or for a lower
+            bound.
     """
 
     largest_batch: int | None
@@ -65,19 +67,20 @@ def largest_fitting_batch(
     max_batch: int = MAX_BATCH,
     sizes: Sequence[int] | None = None,
 ) -> ScanResult:
-    """Largest batch whose reserved peak on a curve is within the budget, with a proof.
+    """Largest batch whose predicted reserved peak is within the budget; no larger size fits.
 
-    Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
-    values finds, or by its own reserved peak, which a downward scan from there evaluates. If 1,000 sizes in
-    a row fail, the lower bound is far from the peaks, and the scan goes on in strides of 1/500 of a size
-    until one fits; then the size after the answer is known to fail too.
+    A peak may fall as the batch grows, so that bisection on peaks could miss larger sizes that fit. First the
+    largest size is found whose lower bound of the peak, which never falls, is within the budget: larger sizes
+    cannot fit. From there the scan goes down, size by size, to the first one whose peak fits. If 1,000 sizes
+    in a row do not fit, it goes on in strides of 1/500 of a size; then it is proved only for those sizes and
+    for the size after the answer that they do not fit.
 
     Args:
-        curve: peak curve, evaluated as seldom as the proof allows.
+        curve: predicted peak over the batch size, evaluated as seldom as possible.
         budget_bytes: bytes that the allocator may reserve.
         min_batch: smallest batch size to consider.
         max_batch: largest batch size to consider.
-        sizes: batch sizes to consider, ascending, in place of all between the two.
+        sizes: batch sizes to consider, ascending; None for all from `min_batch` to `max_batch`.
     """
     num_evaluations = 0
     ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
@@ -105,11 +108,11 @@ def largest_fitting_batch(
 def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int]) -> int | None:
     """Batch size that fits while the next larger one does not, found in a few evaluations of the curve.
 
-    Reserved memory is nearly a line, but not monotone: a somewhat larger size may fit, which
-    `largest_fitting_batch` would find.
+    The peak of reserved memory grows almost linearly with the batch, but falls here and there. So a somewhat
+    larger size may fit too; `largest_fitting_batch` would find it with more evaluations.
 
     Args:
-        curve: curve whose reserved peaks are searched as if they never fell.
+        curve: predicted peak over the batch size.
         budget_bytes: bytes that the allocator may reserve.
         sizes: batch sizes to consider, ascending.
 
@@ -126,7 +129,13 @@ def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int
 
 
 def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
-    """Last rank from `first` to `last` that fits, see `largest_fitting_batch`; `first - 1` if none fits."""
+    """Last rank from `first` to `last` that fits; `first - 1` if none fits.
+
+    It scans from `last` downwards, as `largest_fitting_batch` says.
+
+    Args:
+        fits: returns whether the batch size of a rank fits.
+    """
     failing = last + 1
     while failing > first:
         skipped = 0 if last + 1 - failing < _NUM_PROVED else failing // _STRIDES
@@ -138,10 +147,14 @@ def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
 
 
 def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: int) -> int:
-    """Last argument at which a non-decreasing function is within `limit`; `first - 1` if none is.
+    """Largest argument at which a non-decreasing function is at most `limit`; `first - 1` if none is.
 
-    Interpolates, since memory is nearly a line in the batch; every third step bisects, so that a
-    curve far from a line costs at most three times a bisection.
+    It interpolates, since memory grows almost linearly with the batch. Every third step bisects, so that the
+    function is evaluated at most about three times as often as by bisection, whatever its form.
+
+    Args:
+        value_at: the function.
+        first, last: bounds of the arguments, both included.
     """
     low, low_value = first, value_at(first)
     if low_value > limit:
@@ -163,23 +176,28 @@ def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: i
 
 
 class Boundary:
-    """Finds the largest fitting batch of one knob setting with as few measured trials as possible.
+    """Finds the largest fitting batch of one knob setting, with as few measured trials as possible.
 
-    The boundary is settled if two neighbouring sizes are known, the smaller to fit and the larger not, or
-    if the cap fits, or the minimum fails. The search starts at the predicted boundary and goes on to its
-    next size; each measured peak corrects the prediction by a line, so that a disagreement costs a
-    trial or two. Without a prediction it grows from the minimum and extrapolates the measured
-    peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
-    peaks do. Several workers get the estimate, its next size, and sizes spread around both.
+    A trial runs one batch size. The boundary is the pair of neighbouring sizes of which the smaller fits and
+    the larger does not. The search is over (settled) when both are known, when the largest size fits, or when
+    the smallest does not.
 
-    A larger batch may fit although a smaller one fails. So if the corrected prediction has a larger
-    size below the first failure, that size is measured too; without a prediction, the size after the
-    first failure is. If not even the minimum fits, no neighbour is tried.
+    The search starts at the predicted largest size and the size after it. Each measured peak corrects the
+    prediction, by a straight line from predicted to measured peaks, so that a wrong prediction costs a trial
+    or two. Without a prediction the search grows from the smallest size and extrapolates measured peaks.
+    After a few such trials it bisects, so that it ends in O(log max_batch) trials in any case. If several
+    trials run at once, they get the estimate, the size after it, and sizes spread around both.
+
+    A larger batch may fit although a smaller one fails. So if the corrected prediction says that some size
+    above the smallest failing one takes less memory than that one and fits, it is tried too; without a
+    prediction, the size after the smallest failing one is. If not even the smallest size fits, nothing more
+    is tried.
 
     Args:
-        budget_bytes: budget that the measured peaks are compared with.
-        prior: predicted peaks; make it a `CachedCurve` when several boundaries are built from it.
-        sizes: batch sizes to consider, ascending, in place of all between the minimum and the cap.
+        budget_bytes: bytes that measured peaks are compared with.
+        prior: predicted peak over the batch size, which guides the search; None if nothing is predicted. It
+            should be a `CachedCurve` if several searches share it.
+        sizes: batch sizes to consider, ascending; None for all from the minimum to the maximum.
     """
 
     # In this class every size is its rank among the sizes to consider; in a range, ranks equal the sizes.
@@ -221,18 +239,21 @@ class Boundary:
 
     @property
     def has_proposal(self) -> bool:
-        """Whether a batch size is left to try that is neither known nor in flight."""
+        """Whether a batch size is left to try that has no outcome and is not running now."""
         if self._is_closed:
             return self._neighbour() not in (None, *self._in_flight)
         low, high = self._bracket()
         return high - low - 1 > sum(low < size < high for size in self._in_flight)
 
     def at_most(self, batch_size: int) -> int:
-        """Largest batch size of the search that is at most `batch_size`; 0 if there is none."""
+        """Largest batch size, among those to consider, that is at most `batch_size`; 0 if there is none."""
         return self._ranks.at_most(batch_size)
 
     def may_be_last(self, batch_size: int) -> bool:
-        """Whether a batch size would be the largest if it fitted, by the outcomes or peaks so far."""
+        """Whether a batch size would likely be the largest that fits, if its trial fits.
+
+        It would be if the next size is known to fail, or is not expected to fit by measured peaks.
+        """
         rank = self._ranks.of(batch_size)
         if rank + 1 == self._bracket()[1]:
             return True
@@ -240,7 +261,10 @@ class Boundary:
         return estimate is not None and rank >= estimate
 
     def doubtful_size_beyond(self, batch_size: int) -> int | None:
-        """Next larger size, if it is not known, not in flight and not estimated to fit; else None."""
+        """Size after `batch_size`, if it is worth a trial since it probably does not fit; else None.
+
+        It is None if the size has an outcome, is running now, or is expected to fit.
+        """
         low, high = self._bracket()
         rank = self._ranks.of(batch_size) + 1
         estimate = self._estimate()
@@ -248,24 +272,27 @@ class Boundary:
         return self._ranks.size(rank) if is_open and (estimate is None or estimate < rank) else None
 
     def fails_just_beyond(self, batch_size: int) -> int | None:
-        """Smallest failing size, if no size of the search lies between it and `batch_size`; else None."""
+        """Smallest size known to fail, if it is the size after `batch_size` or smaller; else None."""
         failing = min(self._failing(), default=None)
         is_next = failing is not None and failing <= self._ranks.of(batch_size) + 1
         return self.first_failing if is_next else None
 
     def expect(self, batch_size: int) -> None:
-        """Marks a batch size as in flight, so that it is not proposed."""
+        """Marks a batch size as running now, so that it is not proposed again."""
         self._in_flight.add(self._ranks.of(batch_size))
 
     def withdraw(self, batch_size: int) -> None:
-        """Marks a batch size as not in flight, or no longer."""
+        """Marks a batch size as not running, so that it may be proposed again."""
         self._in_flight.discard(self._ranks.of(batch_size))
 
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
         """Records the outcome of a trial at a batch size.
 
-        A size that both fitted and failed counts as failing. For a failed trial only a peak above
-        the budget counts, as any other only shows how far the trial came.
+        A size that fitted in one trial and failed in another counts as failing. The peak of a failed trial is
+        used only if it exceeds the budget; a lower one only shows how far the trial came.
+
+        Args:
+            peak_bytes: measured peak; None if there is none.
         """
         rank = self._ranks.of(batch_size)
         self._in_flight.discard(rank)
@@ -274,7 +301,7 @@ class Boundary:
             self._peaks[rank] = peak_bytes
 
     def propose(self) -> int | None:
-        """Next batch size to try, marked as in flight; None if no size is to be tried now."""
+        """Returns the batch size to try next and marks it as running; None if there is none to try now."""
         if not self.has_proposal:
             return None
         size = self._neighbour() if self._is_closed else self._choose()
@@ -292,17 +319,24 @@ class Boundary:
         return high - low == 1
 
     def _bracket(self) -> tuple[int, int]:
-        """Exclusive lower and upper bound of the sizes that are still open."""
+        """Largest size known to fit, and smallest larger one known to fail; sizes between them are open.
+
+        Sizes are given by their ranks among the sizes to consider. If none is known, the value is one beyond
+        the range.
+        """
         low, high = self._largest_fitting, min(self._failing(), default=None)
         return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
 
     def _failing(self) -> list[int]:
-        """Sizes beyond the largest fitting one that were seen to fail."""
+        """Ranks of the sizes above the largest fitting one that are known to fail."""
         floor = self._largest_fitting or 0
         return [size for size, fits in self._fits.items() if not fits and size > floor]
 
     def _neighbour(self) -> int | None:
-        """Size beyond the first failing one that may fit nevertheless; None if there is none to try."""
+        """Size above the smallest failing one that may fit nevertheless; None if none is to be tried.
+
+        Sizes are given by their ranks among the sizes to consider.
+        """
         failing = self._failing()
         if self._largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
             return None
@@ -318,7 +352,7 @@ class Boundary:
         return size if size > first else None
 
     def _num_surprises(self) -> int:
-        """Number of batch sizes that fitted although the next smaller tried size failed."""
+        """Number of tried sizes that fitted although the next smaller tried size did not."""
         pairs = itertools.pairwise(sorted(self._fits))
         return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
 
@@ -344,7 +378,11 @@ class Boundary:
         return _middle_of_widest(near, [size for size in taken if near < size < far], far)
 
     def _guess(self, low: int, high: int, estimate: int | None) -> int:
-        """Next size to try: the estimate, a size near the bound that it exceeds, or the middle."""
+        """Single size to try next between `low` and `high`, both exclusive.
+
+        It is the estimate, or near the bound that the estimate lies beyond. Without an estimate the search
+        doubles, or bisects once some size has failed.
+        """
         bounded = high <= self._max_batch
         if estimate is not None:
             size = estimate
@@ -358,7 +396,7 @@ class Boundary:
         return size if size < high else high - margin
 
     def _estimate(self) -> int | None:
-        """Largest size expected to fit, by predicted and measured peaks; None if neither is known."""
+        """Largest size expected to fit, by predicted and measured peaks; None if there are neither."""
         target = self._target()
         if target is None:
             return None
@@ -368,17 +406,18 @@ class Boundary:
         return self._last_predicted_within(target)
 
     def _last_predicted_within(self, limit_bytes: int) -> int:
-        """Largest size with a predicted peak within a limit; below the minimum if there is none."""
+        """Rank of the largest size whose predicted peak is within a limit; below the minimum if none is."""
         assert self._prior is not None
         largest = largest_fitting_batch(self._prior, limit_bytes, sizes=self._sizes).largest_batch
         return self._min_batch - 1 if largest is None else self._ranks.of(largest)
 
     def _target(self) -> int | None:
-        """Predicted peak (or size) at which the measured peak should reach the budget; None if unknown.
+        """Predicted peak, in bytes, that corresponds to a measured peak equal to the budget; None if unknown.
 
-        The model is the predicted peak or, without a prediction, the batch size itself. Measured
-        peaks are assumed to lie on a line in it: through the origin for one peak, through the one nearest
-        the budget and another, far enough from it, for several.
+        Measured peaks are assumed to be a linear function of predicted ones. With one measured peak, the line
+        goes through the origin; with several, through the peak nearest the budget and another one far enough
+        from it. Without any predictions, the batch size takes the place of the predicted peak, and a batch
+        size is returned.
         """
         model = {size: self._model(size) for size in self._peaks}
         if not model:
@@ -404,7 +443,7 @@ class Boundary:
 
 
 def _middle_of_widest(low: int, taken: list[int], high: int) -> int:
-    """Middle of the widest gap between `low`, the sizes in flight and `high`."""
+    """Middle of the widest gap between `low`, the sizes that are running now (`taken`), and `high`."""
     low, high = max(itertools.pairwise([low, *taken, high]), key=lambda gap: gap[1] - gap[0])
     return _middle(low, high)
 

@@ -24,12 +24,11 @@ Configuration = tuple[Knobs, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Throughput knee: the smallest batch whose samples a second are within 5 % of the best.
+    """Throughput knee: the smallest batch whose samples a second are within 5 % of the best rate.
 
     Attributes:
-        best_samples_per_second: highest rate of all configurations that were measured, or are predicted, to
-            fit.
-        is_predicted: whether the rates are predicted, as nothing was measured.
+        best_samples_per_second: best rate of all configurations that fit.
+        is_predicted: whether the rates are predicted, as no step time was measured.
     """
 
     batch_size: int
@@ -40,17 +39,19 @@ class Knee:
 
 
 class RecommendedBy(StrEnum):
-    """Reason why a configuration is recommended.
+    """Reason why a configuration is recommended; "it" is the recommended configuration.
 
     Attributes:
         OBJECTIVE: it has the most samples a second, and throughput is the objective.
-        CONV_ALGO: it is the largest with the algorithms that the user named.
-        LARGEST: all settings have one algorithm, and it has the largest batch.
-        ONLY_FIT: PyTorch's default backend fits at no size.
-        PREDICTED_RATE: no other is predicted to process more samples a second by more than predictions can
-            distinguish (`EQUALLY_FAST_RATE`), or it is the largest of those.
-        MEASURED_RATE: it is the largest, and measured to be no slower than PyTorch's default backend.
-        DEFAULT_BACKEND: it is the largest with PyTorch's default backend.
+        CONV_ALGO: it has the largest batch, with the convolution algorithms that the user named.
+        LARGEST: it has the largest batch, and there is only one convolution algorithm to choose from.
+        ONLY_FIT: it fits, and with PyTorch's default convolution backend no batch size fits.
+        PREDICTED_RATE: no configuration is predicted to process more samples a second, by more than
+            predictions can distinguish (`EQUALLY_FAST_RATE`); it has the largest batch of these.
+        MEASURED_RATE: it has the largest batch, and was measured to be no slower than the largest batch with
+            PyTorch's default backend.
+        DEFAULT_BACKEND: it has the largest batch with PyTorch's default backend. Another algorithm may fit
+            more, but may be several times slower.
     """
 
     OBJECTIVE = "objective"
@@ -63,10 +64,13 @@ class RecommendedBy(StrEnum):
 
 
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
-    """Outcome that decides about each configuration: the latest, and a failure rather than a fit.
+    """Outcome that counts for each configuration, where several trials ran it.
 
-    The latest of several outcomes counts, but one that did not fit counts more than one that did. Outcomes
-    that show nothing about the size are left out.
+    The latest outcome counts, but any that did not fit takes precedence over those that did. Outcomes that
+    say nothing about memory, such as of a lost process, are left out.
+
+    Args:
+        outcomes: in the order in which the trials ended.
     """
     telling = [outcome for outcome in outcomes if outcome.verdict.is_about_memory]
     telling.sort(key=lambda outcome: outcome.verdict is not Verdict.FITS)
@@ -85,6 +89,11 @@ def best_of(
     of batch and sample size; among equals the shorter step (measured, else predicted, else by the usual cost
     of its knobs), then the first algorithm. For throughput, the best has the most samples a second, and among
     equals the larger batch; if no step was timed, the objective batch applies.
+
+    Args:
+        known: outcome of each configuration, see `decisive`.
+        boundaries: search for the largest batch of each knob setting.
+        architecture: architecture of the card, on which the usual speed of knobs depends.
     """
     if objective is Objective.THROUGHPUT and (timed := _timed(known)):
         return max(timed, key=lambda outcome: (_rate(outcome), outcome.batch_size))
@@ -114,12 +123,14 @@ def recommended_of(
     *,
     default_algo: str | None,
 ) -> tuple[TrialOutcome, RecommendedBy] | None:
-    """Outcome of the recommended configuration, and the reason; None if nothing fits.
+    """Outcome of the configuration to recommend, and the reason; None if nothing fits.
 
-    An algorithm that fits a little more than PyTorch's default backend may be several times slower.
+    It may differ from the best one: a convolution algorithm that fits a slightly larger batch than PyTorch's
+    default backend may be several times slower.
 
     Args:
-        default_algo: PyTorch's default backend; None if the user named the algorithms.
+        known, boundaries, architecture: see `best_of`.
+        default_algo: name of PyTorch's default convolution backend; None if the user named the algorithms.
     """
     best = best_of(known, boundaries, objective, architecture)
     if best is None:
@@ -144,7 +155,11 @@ def recommended_of(
 
 
 def knee_of(known: Mapping[Configuration, TrialOutcome]) -> Knee | None:
-    """Throughput knee of all configurations that were measured and fit; None if no step was timed."""
+    """Throughput knee of all configurations that were measured and fit; None if no step was timed.
+
+    Args:
+        known: outcome of each configuration.
+    """
     timed = _timed(known)
     if not timed:
         return None

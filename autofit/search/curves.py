@@ -7,23 +7,26 @@ from typing import Protocol, Self
 
 
 class Curve(Protocol):
-    """Predicted peak memory as a function of the batch size, for one knob setting."""
+    """Predicted peak memory over the batch size (a peak curve), for one knob setting."""
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """Reserved peak in bytes at a batch size, at the level that has to be within the budget.
+        """Reserved peak in bytes at a batch size: the value of the prediction that has to fit the budget.
 
         With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
         and return any value above it that the peak reaches.
+
+        Whether this is the likely value, the high end or the worst case depends on the risk that the user
+        chose.
         """
         ...
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """Lower bound of the reserved peak, from the peak of live blocks; never falls with the batch size."""
+        """Lower bound of the reserved peak in bytes, from live blocks alone; never falls as batches grow."""
         ...
 
 
 class KnownPeaks:
-    """Cache of a curve's peaks by batch size, with lower bounds for evaluations that were stopped."""
+    """Cache of predicted peaks by batch size; of evaluations that stopped early it keeps a lower bound."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, int] = {}
@@ -34,7 +37,12 @@ class KnownPeaks:
         return self._peaks.get(batch_size, self._reached.get(batch_size, 0))
 
     def peak(self, batch_size: int, stop_above_bytes: int | None, work_out: Callable[[], int]) -> int:
-        """Reserved peak in bytes at a batch size; cached, else computed by `work_out`."""
+        """Reserved peak in bytes at a batch size, from the cache, or else computed by `work_out`.
+
+        Args:
+            stop_above_bytes: if the peak exceeds this limit, any value above the limit may be returned that
+                the peak reaches; None for the exact peak.
+        """
         if batch_size in self._peaks:
             return self._peaks[batch_size]
         if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
@@ -46,11 +54,14 @@ class KnownPeaks:
 
 
 class CachedCurve:
-    """Peak curve over the batch size, or another number, that evaluates two functions once for each.
+    """Peak curve made of two functions, each of which is called only once for a batch size.
+
+    Instead of a batch size the argument may also be another number, such as a sample size.
 
     Args:
-        peak_bytes: the reserved peak in bytes; it may stop above the bytes that are given.
-        lower_bound_bytes: the lower bound of the peak in bytes.
+        peak_bytes: returns the reserved peak in bytes, from a batch size and a limit; it may stop once the
+            peak is known to exceed the limit, and return any such value.
+        lower_bound_bytes: returns a lower bound of the peak in bytes, which never falls with the batch size.
     """
 
     def __init__(
@@ -81,9 +92,10 @@ class CachedCurve:
 
 
 def line_through(curve: Curve, low: int, high: int) -> CachedCurve:
-    """Straight line through two batch sizes of a curve, as a first guess if every size costs a trace.
+    """Straight line that approximates a curve, for curves that cost a trace for every size.
 
-    The line has the slope of the live bytes, which do not depend on segments.
+    It goes through the reserved peak at batch size `high`, and has the slope of the live bytes from `low` to
+    `high`, as the allocator's rounding would disturb that of reserved bytes.
 
     Raises:
         ValueError: the curve does not rise between the two sizes.

@@ -22,12 +22,13 @@ _COSTS = sorted(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Relative speed of a knob setting, which compares two settings by the time of a sample.
+    """Usual relative speed of a knob setting, known without a run, to compare it with another.
 
     Attributes:
-        alike: values of knobs that must be equal for two settings to be compared.
-        costs: relative costs of the other knobs; a setting whose costs are all at most those of another
-            takes no longer for a sample.
+        alike: values of the knobs whose effect on speed is unknown. Only settings with equal values are
+            compared.
+        costs: rank of the cost of each other knob's value. If all costs are at most those of another setting,
+            a sample takes no longer.
     """
 
     alike: tuple[Any, ...]
@@ -35,12 +36,13 @@ class Pace:
 
     @classmethod
     def of(cls, knobs: Knobs, architecture: str, *, conv_cost: float | None = None) -> Self:
-        """Relative speed of a knob setting on cards of an architecture.
+        """Usual relative speed of a knob setting on cards of an architecture.
 
         Args:
             architecture: architecture of the card, or `HOST_ARCHITECTURE`.
-            conv_cost: predicted time of its convolutions over that of the backend's choice;
-                without it settings of different algorithms are not compared.
+            conv_cost: predicted time of the convolutions divided by that with the algorithms that the backend
+                would choose; None if unknown. Without it, settings with different convolution algorithms are
+                not compared.
         """
         left = dataclasses.asdict(knobs)
         capability = _capability(architecture)
@@ -56,7 +58,10 @@ class Pace:
 
     @classmethod
     def usually(cls, knobs: Knobs, architecture: str) -> tuple[float, ...]:
-        """Sort key of a knob setting's usual speed, to order any two that fit as large a batch."""
+        """Sort key of knob settings by their usual speed, the fastest first; any two settings can be ordered.
+
+        Its order is only plausible, not certain as `is_no_slower_than`.
+        """
         pace = cls.of(knobs, architecture)
         names_fast_kernels = {name for name, cost in _COSTS if cost.names_fast_kernels}
         is_last_resort = architecture != HOST_ARCHITECTURE and any(
@@ -65,12 +70,16 @@ class Pace:
         return (is_last_resort, *pace.costs)
 
     def is_no_slower_than(self, other: Pace) -> bool:
-        """Whether a sample is known to take no longer than with the knob setting of `other`."""
+        """Whether a sample surely takes no longer than with the knob setting of `other`."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
 
 
 def _capability(name: str) -> int | None:
-    """Compute capability by which costs are ordered; None on the CPU and for cards that have none."""
+    """Compute capability of an architecture, on which the costs of knobs depend.
+
+    Returns:
+        The capability; None for the CPU and for cards without one, such as AMD's.
+    """
     if name == HOST_ARCHITECTURE:
         return None
     card = Architecture.of(name)

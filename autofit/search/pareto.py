@@ -11,11 +11,12 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Largest batch of a knob setting, with its samples per second, or its usual speed if they are unknown.
+    """Largest batch of a knob setting with its speed, for comparison with other knob settings.
 
     Attributes:
-        samples_per_second: measured rate, or one predicted well enough; None if there is neither.
-        pace: usual relative speed, which is compared if there is no rate.
+        samples_per_second: measured rate, or a predicted one that is certain enough; None if there is
+            neither.
+        pace: usual relative speed, compared where a rate is missing.
     """
 
     largest_batch: int
@@ -24,10 +25,11 @@ class Point:
 
 
 def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
-    """For each knob setting off the Pareto front, one that fits as much and is no slower.
+    """Knob settings that another one beats, each with a setting that fits as much and is no slower.
 
-    Of settings that are equal in both, the first is on the front. Settings without rates are compared by
-    `Pace`, which cannot compare all of them; settings that are not compared do not dominate each other.
+    Settings that are not in the result are on the Pareto front of batch size and speed. Of settings that are
+    equal in both, the first is on the front. Settings without rates are compared by `Pace`, which cannot
+    compare all of them; settings that are not compared do not dominate each other.
     """
     names = list(points)
     beaten = {

@@ -25,9 +25,9 @@ class PrunedSetting:
     """Knob setting whose search for the largest batch was cut short, with the reason.
 
     Attributes:
-        at_most: largest batch that it could fit; 0 for none.
-        failing_batch: size that was tried and failed, which shows `at_most`; None if the prediction does.
-        faster: knob setting that fits as much and is no slower.
+        at_most: upper bound of its largest batch; 0 if no batch fits.
+        failing_batch: size that was tried and failed, which gives the bound; None if the prediction gives it.
+        faster: other knob setting, which fits at least as large a batch and is no slower.
     """
 
     knobs: Knobs
@@ -37,13 +37,14 @@ class PrunedSetting:
 
 
 class Pruning:
-    """Finds knob settings that need no trials, as another one is no slower and fits as much.
+    """Finds knob settings that need no trials, as another setting is no slower and fits as large a batch.
 
     Args:
-        settings: knob settings in the order of the space; among equal ones the first counts.
-        paces: pace of every setting.
-        at_most: returns the largest batch that a setting could fit, 0 for none; None without a
-            prediction. Called for a setting only if it has rivals.
+        settings: all knob settings of the search; of settings that are equal in batch and speed, the first is
+            kept.
+        paces: usual relative speed of every setting.
+        at_most: returns a predicted upper bound of a setting's largest batch, 0 if no batch fits, None
+            without a prediction. Called only for settings that are comparable with another one.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Pruning:
         }
 
     def pruned(self, knobs: Knobs, largest: Mapping[Knobs, int], boundary: Boundary) -> PrunedSetting | None:
-        """Record of why a knob setting is pruned; None if it still may be the best.
+        """Record of why a knob setting needs no further trials; None if it still may be the best.
 
         Args:
-            largest: largest batch of the settings whose boundary is known; 0 for none.
-            boundary: boundary of the setting itself.
+            largest: largest batch of each setting for which it is known; 0 if none fits.
+            boundary: outcomes so far of the setting itself.
         """
         rival = self.best_rival(knobs, largest)
         if rival is None:
@@ -87,12 +88,23 @@ class Pruning:
         return PrunedSetting(knobs=knobs, at_most=predicted, failing_batch=None, faster=rival)
 
     def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
-        """Knob setting with the largest known batch among those no slower than `knobs`; None if none is."""
+        """Setting that is no slower than `knobs`, with the largest batch of all such; None if there is none.
+
+        Args:
+            largest: largest batch of each setting for which it is known; 0 if none fits.
+        """
         rivals = [rival for rival in self._rivals[knobs] if largest.get(rival)]
         return max(rivals, key=lambda rival: (largest[rival], -self._index[rival]), default=None)
 
     def leading(self, open_settings: Sequence[Knobs], unsettled: Collection[Knobs]) -> list[Knobs]:
-        """Knob settings to search now: those that no unfinished one is predicted to prune, or else all."""
+        """Knob settings to search first: those that no other unfinished setting is predicted to beat.
+
+        If every setting waits for another one, all are returned.
+
+        Args:
+            open_settings: settings that have a batch size to try.
+            unsettled: settings whose largest batch is not known yet.
+        """
         leading = [
             knobs
             for knobs in open_settings
@@ -101,7 +113,7 @@ class Pruning:
         return leading or list(open_settings)
 
     def affected_by(self, knobs: Knobs) -> Iterable[Knobs]:
-        """Knob settings that `knobs` may prune."""
+        """Knob settings that would need no trials if `knobs` fits as large a batch."""
         return (other for other, rivals in self._rivals.items() if knobs in rivals)
 
     def _comes_first(self, rival: Knobs, knobs: Knobs) -> bool:

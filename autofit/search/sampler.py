@@ -26,12 +26,13 @@ def no_curve(knobs: Knobs) -> None:
 
 
 class BoundarySampler:
-    """Chooses trials to find the largest fitting batch of every knob setting of a search space.
+    """Chooses the next trial of a search for the largest batch of every knob setting.
 
     Args:
-        inner: sampler that chooses among the open settings; random by default, since all of them are
-            searched to their end, and TPE reads every trial for every choice.
-        seed: seed of the default inner sampler.
+        space: knob settings and batch sizes to search.
+        inner: Optuna sampler that chooses the knob setting; random by default, since all settings are
+            searched to their end anyway, and Optuna's TPE would read all trials for every choice.
+        seed: random seed of the default sampler.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class BoundarySampler:
 
         Args:
             study: Optuna study for the inner sampler.
-            boundaries: search for the largest batch of each setting; it marks the proposed size as in flight.
-            open_settings: settings with a size to propose, at least one.
-            deciding_size: returns a size to try before the boundary of a setting proposes any, or None.
+            boundaries: search for the largest batch of each setting; the chosen size is marked there as
+                running.
+            open_settings: settings that have a batch size to try, at least one.
+            deciding_size: returns a batch size to try first, as its failure would end a setting's search;
+                None for the usual order.
         """
         params: dict[str, Any] = {}
         for name in self._space.choices:
@@ -75,7 +78,10 @@ class BoundarySampler:
     def _one_of(
         self, allowed: list[Any], study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it chooses only others."""
+        """Value of a knob, drawn by Optuna's sampler from `allowed`.
+
+        If several draws give no allowed value, it is the first of `allowed`.
+        """
         if len(allowed) > 1:
             for _ in range(_NUM_TRIES):
                 value = self._inner.sample_independent(study, trial, name, distribution)

@@ -16,7 +16,10 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
-    """Batch sizes from `min_batch` to `max_batch` that a knob setting can be run with, ascending."""
+    """Batch sizes from `min_batch` to `max_batch` that a knob setting can be run with, ascending.
+
+    With a global batch these are its divisors.
+    """
     whole = knobs.global_batch
     if whole is None:
         return range(min_batch, max_batch + 1)
@@ -24,7 +27,9 @@ def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
 
 
 class Ranks:
-    """Mapping between batch sizes and their ranks, from 1; in a plain range the two are equal.
+    """Numbering of batch sizes from small to large, so that a search can count in steps of 1.
+
+    The number of a size is called its rank. In a range without gaps, sizes and ranks are equal.
 
     Args:
         sizes: batch sizes, ascending, at least one.
@@ -36,11 +41,14 @@ class Ranks:
         self.last = sizes[-1] if self._sizes is None else len(sizes)
 
     def of(self, size: int) -> int:
-        """Rank of a size, or of the largest size below it; less than the first rank if there is none."""
+        """Rank of a size or, if it is not among the sizes, of the next smaller one.
+
+        It is below the first rank if all sizes are larger.
+        """
         return size if self._sizes is None else bisect.bisect_right(self._sizes, size)
 
     def size(self, rank: int) -> int:
-        """Batch size of a rank."""
+        """Batch size with a given rank."""
         return rank if self._sizes is None else self._sizes[rank - 1]
 
     def at_most(self, size: int) -> int:

@@ -19,15 +19,15 @@ BATCH_SIZE = "batch_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Search space of a study: its knob settings and batch sizes.
+    """Knob settings and batch sizes among which a search looks for the best.
 
     Attributes:
-        choices: values of each searched knob, in the order of the user.
-        fixed: values of the other knobs.
-        caps: largest batch of knob settings for which it is smaller than `max_batch`.
+        choices: for each knob that is varied, its values in the order in which the user gave them.
+        fixed: knob setting with the values of all other knobs.
+        caps: largest batch to consider, for knob settings for which it is smaller than `max_batch`.
         left_out: knob settings that the workload cannot be run with.
-        settings: knob settings of all other combinations of the choices, with knobs in the order of `Knobs`,
-            so that the order of the settings does not depend on the order in `choices`.
+        settings: all combinations of the choices except `left_out`. Their order follows the order of knobs in
+            `Knobs`, not that in `choices`.
 
     Raises:
         ValueError: a knob or value does not exist, a knob has no values, or a value is given twice.
@@ -80,7 +80,7 @@ class SearchSpace:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Builds a space from the output of `to_dict`; ignores other keys of `data`.
 
-        A knob that an earlier version did not have is at its default.
+        A knob that is missing, as an earlier version did not have it, gets its default.
         """
         knobs = {name: data[name] for name in KNOBS if name in data}
         searched = {name: tuple(value) for name, value in knobs.items() if isinstance(value, list)}

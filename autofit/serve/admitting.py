@@ -10,12 +10,14 @@ from autofit.serve.background import Log
 
 
 class Admitting:
-    """Starts drivers on a Ray cluster for the queued jobs of a storage.
+    """Starts queued jobs on a Ray cluster, each time that it is called to.
+
+    A job is one `autofit tune` on the cluster; the process that runs it there is its driver.
 
     Args:
-        storage: see `JobQueue.open`.
+        storage: URL or path of the storage that holds the queue; None for a journal in the state directory.
         address: address of Ray's dashboard.
-        log: called with a line when a driver was started, and when admission fails or works again.
+        log: called with a line when a job was started, and when starting jobs fails or works again.
     """
 
     def __init__(self, storage: str | None, *, address: str, log: Log) -> None:
@@ -27,7 +29,9 @@ class Admitting:
         self._failure: str | None = None
 
     def run(self) -> None:
-        """Admits jobs once; logs, and does not raise, if the cluster or storage does not answer.
+        """Starts the queued jobs that there is room for.
+
+        If the cluster or the storage does not answer, this is logged and not raised.
 
         Raises:
             UsageError: the address or storage is invalid.

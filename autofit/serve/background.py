@@ -11,7 +11,7 @@ Log = Callable[[str], None]
 
 
 class Background:
-    """Tasks that each repeat in their own thread; if one task fails, all end."""
+    """Runs tasks, each again and again in its own thread; if one of them fails, all end."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -25,7 +25,10 @@ class Background:
         """Starts a thread that repeats a task, with a pause after each run.
 
         Args:
+            task: function to call.
+            pause_seconds: seconds from the end of a call to the next one.
             at_end: called last in the same thread, unless the task failed.
+            name: name of the thread.
         """
         thread = threading.Thread(
             target=self._run, args=(task, pause_seconds, at_end), name=f"autofit-{name}", daemon=True

@@ -42,10 +42,10 @@ _DURATION_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 @dataclass(slots=True)
 class _Search:
-    """Latest search for a workload and GPU, whose results the gauges show.
+    """Latest search for a workload and a GPU, whose results the Prometheus gauges show.
 
     Attributes:
-        error_trial: newest trial whose prediction was compared with a measurement.
+        error_trial: number of the newest trial whose predicted and measured peak were compared; -1 for none.
     """
 
     workload: str
@@ -57,14 +57,14 @@ class _Search:
 
 
 class Metrics:
-    """Event sink that keeps a registry's Prometheus metrics up to date.
+    """Updates Prometheus metrics by the events of searches; call it with each event.
 
-    If several searches have equal labels, gauges show the one that began last.
+    Of several searches for the same workload and GPU, gauges show the one that began last.
 
     Args:
-        registry: registry of the series; it takes one `Metrics`.
+        registry: Prometheus registry that gets the metrics; it must not have another `Metrics`.
         max_workloads: number of distinct workloads, and of distinct GPUs, that get a label of their own;
-            later ones share `other`, because labels must have few values, however users name their files.
+            later ones share the label `other`, because Prometheus needs labels with few values.
     """
 
     def __init__(self, registry: CollectorRegistry, *, max_workloads: int = 50) -> None:
@@ -105,7 +105,7 @@ class Metrics:
                     self._series.unreadable.labels(kind).set(total[kind])
 
     def _start(self, event: TuneStarted) -> None:
-        """Shows a search under its workload and GPU labels, unless a search that began later is shown."""
+        """Shows a search that begins, unless the same workload and GPU has one that began later."""
         search = _Search(
             workload=self._workload_label(event.workload),
             gpu=self._gpu_label(event.gpu),
@@ -210,7 +210,7 @@ class Metrics:
                 self._series.peak.labels(search.workload, kind, best.evidence).set(num_bytes)
 
     def _newest(self, workload: str) -> _Search:
-        """Search of a workload that began last, on any GPU."""
+        """Search of a workload that began last, whatever its GPU."""
         return max(
             (search for search in self._searches.values() if search.workload == workload),
             key=lambda search: search.started_seconds,
@@ -218,9 +218,9 @@ class Metrics:
 
 
 class _Series:
-    """Prometheus metrics of autofit; metrics whose labels are known in advance exist from the start.
+    """Prometheus metrics of autofit; those whose labels are known in advance exist from the start.
 
-    A counter that appears with its first increment hides that increment from rate().
+    If a counter appeared only with its first increment, Prometheus' rate() would miss that increment.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -341,7 +341,7 @@ def _batch(found: BoundaryMoved) -> int:
 
 
 def _capped(num: int) -> Callable[[str], str]:
-    """Function that returns the first `num` distinct names unchanged, and `other` for all later ones."""
+    """Makes a function that returns the first `num` distinct names unchanged, and `other` for later ones."""
     known: set[str] = set()
 
     def label(name: str) -> str:

@@ -34,10 +34,11 @@ _NUM_ANSWERS = 50  # stored answers that one read checks, each once: it takes mi
 
 
 class StorageReader:
-    """Reads one storage repeatedly, and emits new trials, studies and jobs as events.
+    """Reads a storage again and again, and emits events for new trials, studies and jobs.
 
-    A journal that has not changed is not read. In a database, a study without unfinished trials and
-    without news for 120 seconds is read only at every twentieth read, and at once when a search opens it.
+    A study is the stored record of a search. A journal file that has not changed is not read. In a database,
+    a study without running trials and without changes for 120 seconds is read only every twentieth time, and
+    at once when a search opens it.
 
     Args:
         storage: database URL, or path of a journal.
@@ -93,7 +94,7 @@ class StorageReader:
         self._storage = self._jobs = None
 
     def end(self) -> None:
-        """Closes a deleted storage, and emits events that end all its running trials."""
+        """Closes a storage that was deleted, and emits events that end all its running trials."""
         self.close()
         for name in list(self._studies):
             self._forget(name)
@@ -150,7 +151,12 @@ class StorageReader:
         self._num_reads += 1
 
     def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Attributes of search and job studies by name, and ids of answer studies by name."""
+        """Studies of the storage that matter: those of searches and of the job queue, and stored answers.
+
+        Returns:
+            Two values: the attributes of the former by name, and the ids of the studies that hold answers by
+            name.
+        """
         try:
             studies = backend.get_all_studies()
         except ValueError as error:
@@ -168,7 +174,7 @@ class StorageReader:
         return {name: found for name, found in attributes.items() if name not in answers}, answers
 
     def _open_study(self, backend: BaseStorage, name: str, attributes: dict[str, Any]) -> None:
-        """Makes a reader for a study that is new, restarted or resumed."""
+        """Begins to read a study that is new, was made anew, or whose search was resumed."""
         try:
             record = SearchRecord.of(attributes)
         except UnreadableError as error:
@@ -188,7 +194,7 @@ class StorageReader:
         study.open(record)
 
     def _due(self) -> Iterator[str]:
-        """Yields the names of the studies to read in this pass."""
+        """Yields the names of the studies that are to be read this time."""
         now = self._clock()
         for index, (name, study) in enumerate(self._studies.items()):
             is_old = now - self._changed_at[name] > _IDLE_SECONDS
@@ -228,7 +234,11 @@ class StorageReader:
                 self._leave_aside(f"{job.job_id} (job)", Unreadable.of(Kind.ANSWER, name, error))
 
     def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
-        """Logs and counts stored answers that cannot be read; checks 50 new answers per call."""
+        """Logs and counts stored answers that cannot be read; checks at most 50 new ones in a call.
+
+        Args:
+            answers: ids of the studies that hold answers, by name.
+        """
         for name in self._answers_left_aside - answers.keys():  # replaced by newer answers
             self._answers_left_aside.discard(name)
             self._unreadable.pop(name, None)
@@ -318,14 +328,14 @@ class DirectoryReader:
 
 
 def reader_of(storage: str | None, *, emit: EventSink, log: Log) -> StorageReader | DirectoryReader:
-    """Reader for a storage, see `open_storage`; for None a reader of the state directory's journals."""
+    """Makes the reader of a storage or, for None, of all journals in the state directory."""
     if storage is None:
         return DirectoryReader(emit=emit, log=log)
     return StorageReader(storage, emit=emit, log=log)
 
 
 def _file_of(storage: str) -> Path | None:
-    """Path of a journal's or SQLite database's file; None for a database server."""
+    """Path of the file of a journal or an SQLite database; None for a database server."""
     if "://" not in storage:
         return Path(storage).expanduser() if storage.endswith(JOURNAL_SUFFIX) else None
     scheme, _, rest = storage.partition(":///")

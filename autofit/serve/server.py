@@ -66,10 +66,10 @@ def serve_metrics(
     """Starts an HTTP server for the metrics in `registry`; it runs until the returned server is closed.
 
     Args:
-        checks: check for each path, answered with 200, or with 503 and the reason. `/healthz` always
-            exists.
-        max_connections: most connections; by default the number of files that the process may open, less its
-            own.
+        checks: function for each path, such as `/readyz`, that returns what is wrong, or None. The path is
+            answered with 200, or with 503 and the reason. `/healthz` always exists.
+        max_connections: most connections at a time; by default the number of files that the process may open,
+            less those that it needs itself.
         request_seconds: seconds that a client may take to send a request and to read the answer.
 
     Raises:
@@ -168,7 +168,7 @@ def _bounded(
 
 
 def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
-    """Handler of `/metrics`; requests that wait at the same time share one rendering."""
+    """Makes the handler of `/metrics`; requests that wait at the same time get the same text."""
     from aiohttp import web
     from prometheus_client.aiohttp import make_aiohttp_handler
 

@@ -33,7 +33,9 @@ from autofit_workers.spec.knobs import Knobs
 
 
 class StudyReader:
-    """Reads one study repeatedly and emits events; each trial is counted once, when it has ended.
+    """Reads a study (the stored record of a search) again and again, and emits events for its news.
+
+    Each trial is counted once, when it has ended.
 
     Args:
         study_id: id of the study in its storage.
@@ -84,9 +86,9 @@ class StudyReader:
         return bool(self._ledger.running)
 
     def is_same(self, backend: BaseStorage, study_id: int) -> bool:
-        """Whether `study_id` is still the study read before, not a new one with the same name.
+        """Whether an id still belongs to the study that was read before, not to a new one of the same name.
 
-        SQLite reuses the ids of deleted rows.
+        The id alone does not tell, as SQLite reuses the ids of deleted rows.
         """
         if study_id != self._study_id:
             return False
@@ -99,7 +101,7 @@ class StudyReader:
         return backend.get_trial(first).datetime_start == self._first_start
 
     def open(self, record: SearchRecord) -> None:
-        """Emits that the search began or was resumed, then its results so far."""
+        """Emits events that the search began or was resumed, and for its results so far."""
         self._record = record
         self._emit(
             TuneStarted(
@@ -118,7 +120,7 @@ class StudyReader:
             self._emit_recommended()
 
     def hear(self, attributes: Mapping[str, Any]) -> None:
-        """Emits the recommendation in the study's `attributes`, if it has changed."""
+        """Emits an event for the recommended configuration in the study's `attributes`, if it has changed."""
         try:
             recommended, time = recommendation_of(attributes), recommended_time_of(attributes)
         except UNREADABLE:  # written by another version; the study's trials count all the same
@@ -139,7 +141,7 @@ class StudyReader:
         """Reads new trials of the study and emits events for them.
 
         Returns:
-            Whether anything is new since the last read; False the first time.
+            Whether anything has changed since the last call; False for the first call.
 
         Raises:
             KeyError: the study has been deleted.
@@ -160,7 +162,7 @@ class StudyReader:
         return was_read and bool(news)
 
     def announce(self) -> None:
-        """Emits trials that have started, and abandoned trials, whose coordinator no longer runs."""
+        """Emits events for trials that have started, and for running trials whose search is gone."""
         owners = {
             number: running.owner
             for number, running in self._ledger.running.items()
@@ -182,7 +184,7 @@ class StudyReader:
         self._announce_workers(list(owners.values()))
 
     def end(self) -> None:
-        """Emits that no trial runs any more, for a study that was deleted."""
+        """Emits events that end all running trials, for a study that was deleted."""
         self._ledger.running.clear()
         self.announce()
 
@@ -223,7 +225,11 @@ class StudyReader:
         self._unreadable.add(trial.number)
 
     def _announce_workers(self, owners: list[Owner]) -> None:
-        """Emits the numbers of busy and idle workers, from the newest record of each coordinator."""
+        """Emits how many trials run, and how many more could, if this has changed.
+
+        Args:
+            owners: searches that own the running trials, one for each trial.
+        """
         num_workers: dict[tuple[str, int, str], int] = {}
         for owner in sorted(owners, key=lambda owner: owner.asked_seconds):
             coordinator = owner.host, owner.process_id, owner.coordinator

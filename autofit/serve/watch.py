@@ -15,21 +15,21 @@ _STUCK_SECONDS = 300.0  # the first read of very many trials takes minutes
 
 
 class Reader(Protocol):
-    """Protocol of storage readers, see `autofit.serve.reader`."""
+    """Interface of objects that read a storage, see `autofit.serve.reader`."""
 
     def read(self) -> None: ...
 
 
 class StorageWatch:
-    """Reads a storage repeatedly, and updates Prometheus metrics on whether and when it could be read.
+    """Reads a storage again and again, with Prometheus metrics on whether and when it could be read.
 
-    A storage that cannot be read is tried again for ever; metrics of earlier reads are still served.
+    A storage that cannot be read is tried again for ever; the values of the last successful read stay.
 
     Args:
-        registry: registry for the metrics about the storage.
-        on_first_read: called once everything has been read. Counts are shown from then on, because a count
-            that still grows to its value from before a restart would look like new trials.
-        log: called with a line when the storage can no longer, or again, be read.
+        registry: Prometheus registry for the metrics about the storage.
+        on_first_read: called once, after everything has been read. Counters should be shown only from then
+            on: while they still grow to their values before a restart, they would look like new trials.
+        log: called with a line when the storage cannot be read any more, or again.
         clock: returns seconds that never decrease.
     """
 
@@ -82,7 +82,7 @@ class StorageWatch:
         self._attempted_at = self._clock()
 
     def why_stuck(self) -> str | None:
-        """Reason why the process should be restarted, as a read hangs; None if no read hangs."""
+        """Reason to restart this process, as a read of the storage hangs; None if no read hangs."""
         seconds = self._clock() - self._attempted_at
         return None if seconds < _STUCK_SECONDS else f"the storage has not answered for {seconds:.0f} s"
 

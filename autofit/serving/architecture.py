@@ -32,7 +32,7 @@ _STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_
 
 
 class LayerKind(StrEnum):
-    """Kind of a layer by what it caches: all tokens, recent tokens, another sequence, or a state."""
+    """Kind of a layer by what it keeps: all tokens, recent tokens, another sequence, or a state."""
 
     FULL = "full attention"
     SLIDING = "sliding window"
@@ -43,14 +43,16 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Size of the keys and values, or of the state, that one layer of a model caches.
+    """Size of what one layer of a model keeps for later tokens: keys and values, or a state.
 
     Attributes:
-        num_kv_heads: heads of keys and values; 1 for latent attention, whatever the number of ranks.
-        width: elements cached per token and head, key and value together.
+        num_kv_heads: number of heads of keys and values; 1 for latent attention (MLA), whose cache each rank
+            keeps whole.
+        width: number of elements cached per token and head, key and value together.
         window: tokens of a sliding window; 0 without one.
-        conv_rows, conv_columns, state_numbers: for a state: channels of its convolution, steps that
-            are kept of each channel, and elements of the state itself.
+        conv_rows, conv_columns: for a state space layer, the channels of its convolution, and the steps that
+            are kept of each channel.
+        state_numbers: number of elements of the state itself.
     """
 
     kind: LayerKind
@@ -62,7 +64,7 @@ class Layer:
     state_numbers: int = 0
 
     def heads_of(self, num_ranks: int) -> int:
-        """Number of KV heads on each of `num_ranks` ranks, at least 1: too few heads are replicated."""
+        """Number of KV heads on each of `num_ranks` ranks; at least 1, as too few heads are replicated."""
         return self.num_kv_heads if self.kind is LayerKind.LATENT else max(1, self.num_kv_heads // num_ranks)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
@@ -72,19 +74,19 @@ class Layer:
         return self.heads_of(num_ranks) * self.width * element_bytes
 
     def state_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """Bytes of a sequence's state on a rank, regardless of its length; 0 for an attention layer."""
+        """Bytes of the state that a rank keeps for a sequence of any length; 0 for an attention layer."""
         numbers = self.conv_rows * self.conv_columns + self.state_numbers
         return -(-numbers // num_ranks) * element_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Structure of a language model, as far as a server's memory depends on it.
+    """Structure of a language model, as far as the memory of a server depends on it.
 
     Attributes:
         max_positions: longest sequence that the model was made for; None if there is no limit.
         layers: layers of the text model, in order.
-        parameters_of: parameters of each layer, by the rest of their names.
+        parameters_of: parameters of each layer, by their names within the layer.
     """
 
     parts: ModelParts
@@ -121,7 +123,7 @@ class Architecture:
 
     @property
     def kept(self) -> tuple[Layer, ...]:
-        """Layers as the KV cache counts them: a layer with self and cross attention counts twice."""
+        """Layers to count for the KV cache; a layer with both self and cross attention is there twice."""
         both = (
             replace(layer, kind=LayerKind.CROSS)
             for layer, parameters in zip(self.layers, self.parameters_of, strict=True)
@@ -140,12 +142,15 @@ class Architecture:
         return max((layer.window for layer in self.layers), default=0)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """Bytes that a rank caches per token in all layers, ignoring sliding windows."""
+        """Bytes that a rank keeps per token in all layers, as if no layer had a sliding window."""
         return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.kept)
 
 
 def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
-    """Parameters of each layer of the text model: the longest layer list outside vision and audio parts."""
+    """Parameters of each layer of the text model, by their names within the layer.
+
+    The text model is the longest list of layers that is not part of a vision or audio model.
+    """
     found: dict[str, dict[int, dict[str, Parameter]]] = defaultdict(lambda: defaultdict(dict))
     for parameter in parameters:
         match = _IN_A_LAYER.fullmatch(parameter.name)
@@ -160,7 +165,7 @@ def _looks_at(parameters: Iterable[str], modules: Iterable[str]) -> bool:
 
 
 def module_of(name: str) -> str:
-    """Last part of the name of the module with the parameter `name`, as `q_proj`; empty if there is none."""
+    """Last part of the name of the module that a parameter belongs to, as `q_proj`; empty if it has none."""
     return name.split(".")[-2] if name.count(".") else ""
 
 
@@ -206,7 +211,14 @@ def _layer(
 
 
 def _with_state(decay: Parameter, parameters: Mapping[str, Parameter], config: Mapping[str, Any]) -> Layer:
-    """State space layer, sized by its decay parameter: per channel and state number, or per head."""
+    """State space layer, whose size follows from the shape of its decay parameter.
+
+    That shape is (channels, state size), or (heads,); then the config says the sizes of a head and its state.
+
+    Args:
+        decay: the decay parameter, such as Mamba's `A_log`.
+        parameters: all parameters of the layer, by their names within it.
+    """
     state = math.prod(decay.shape)
     if len(decay.shape) == 1:
         state *= _first(config, _STATE_HEAD) * _first(config, _STATE_SIZE)

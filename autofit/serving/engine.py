@@ -32,8 +32,10 @@ class Options:
         utilization: share of the card's memory that the engine may take.
         num_ranks: number of ranks of tensor parallelism.
         max_model_len: tokens of the longest sequence, prompt and answer together.
-        element_bytes, kv_element_bytes: bytes of an element of weights and activations, and of the KV cache.
-        max_loras, max_lora_rank: number of adapters on the card at once, and their largest rank.
+        element_bytes: bytes of an element of weights and activations.
+        kv_element_bytes: bytes of an element of the KV cache.
+        max_loras: number of LoRA adapters on the card at once.
+        max_lora_rank: largest rank of their matrices.
     """
 
     gpu: Gpu
@@ -51,10 +53,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Low, likely and high bytes of an amount of memory, with the likely bytes of its parts.
+    """Amount of memory that is known within bounds: low, likely and high bytes.
 
     Attributes:
-        parts: likely bytes of each part, by name.
+        parts: likely bytes of each part that it consists of, by name.
     """
 
     low_bytes: int = 0
@@ -64,7 +66,7 @@ class Spans:
 
     @classmethod
     def of(cls, parts: Mapping[str, ContextInterval]) -> Spans:
-        """Sum of the intervals in `parts`; parts whose high end is 0 are left out."""
+        """Sum of the parts of an amount of memory; parts that are always 0 are left out."""
         kept = {name: each for name, each in parts.items() if each.high_bytes}
         return cls(
             low_bytes=sum(each.low_bytes for each in kept.values()),
@@ -76,17 +78,19 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Division of a card's memory by a serving engine: weights, activations, memory outside, KV cache.
+    """Division of a card's memory by a serving engine, such as vLLM.
 
     Attributes:
         options: the given options, with the engine's own choices filled in.
-        usable_bytes: the card's memory times the utilization.
-        weights_bytes, activation_bytes: of one rank; the latter is the memory of the profiling pass, or the
-            memory that the engine keeps free in its place.
-        outside: memory outside PyTorch's allocator, as far as the engine counts it.
-        graphs: CUDA graphs, as far as the engine counts them.
-        pool: the KV cache that likely fits.
-        notes: assumptions, and memory that is not counted.
+        usable_bytes: memory that the engine may take: the card's, times the utilization.
+        weights_bytes: weights of one rank.
+        activation_bytes: peak of the forward pass by which the engine measures its activations at the start,
+            on one rank; for an engine without such a pass, the memory that it keeps free instead.
+        outside: memory outside PyTorch's allocator, such as the CUDA context, as far as the engine subtracts
+            it.
+        graphs: memory of CUDA graphs, as far as the engine subtracts it.
+        pool: KV cache that likely fits into the rest.
+        notes: sentences on what was assumed, and on memory that is not counted.
     """
 
     options: Options
@@ -105,7 +109,11 @@ class Sizing:
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """Smallest and largest KV cache, by the high and low ends of memory outside and CUDA graphs."""
+        """Smallest and largest KV cache that may fit.
+
+        For the smallest, memory outside the allocator and CUDA graphs are at their high ends; for the
+        largest, at their low ends.
+        """
         most, least = (
             self._left(self.outside.high_bytes + self.graphs.high_bytes),
             self._left(self.outside.low_bytes + self.graphs.low_bytes),
@@ -121,13 +129,15 @@ Size = Callable[[Architecture, Options], Sizing]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Description of a language model server, such as vLLM: its releases, command and options.
+    """Serving engine, such as vLLM: how its releases divide memory, and its command line.
 
     Attributes:
-        releases: function that sizes its KV cache, by the first release that it holds for, newest first.
+        releases: functions that size the KV cache as the engine does, each by the first release that it is
+            true for, the newest first.
         start: command that starts the server, up to the model's name.
         flags: names of its options on the command line, by the fields of `Options`.
-        kv_dtypes, dtypes: the engine's names of data types, by autofit's names.
+        kv_dtypes, dtypes: for the KV cache and for the model, the engine's names of data types by autofit's
+            names.
     """
 
     name: str
@@ -143,7 +153,14 @@ class Engine:
 
 
 def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: bool) -> Spans:
-    """Memory outside PyTorch's allocator: the sum of CUDA context, NCCL and kernels, as far as requested."""
+    """Memory of a process outside PyTorch's allocator, as the sum of the parts that are asked for.
+
+    Args:
+        num_ranks: number of ranks; a single rank needs no NCCL.
+        context: whether to add the CUDA context.
+        nccl: whether to add NCCL's memory.
+        kernels: whether to add what libraries allocate for their kernels.
+    """
     several = nccl and num_ranks > 1
     return Spans.of(
         {

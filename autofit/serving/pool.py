@@ -20,10 +20,10 @@ _ALIKE = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Group of layers that share blocks of the KV cache.
+    """Layers that share blocks of the KV cache; a block holds some tokens of all of them.
 
     Attributes:
-        blocks_of: returns the number of the group's blocks for a sequence of a number of tokens.
+        blocks_of: takes the length of a sequence in tokens, and returns the number of blocks that it needs.
     """
 
     kind: LayerKind
@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """KV cache of one rank, divided into blocks.
+    """KV cache of one rank, divided into blocks of equal size.
 
     Attributes:
         block_size: tokens of a block.
@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens that fit if every layer group keeps all tokens, as the engine reports it."""
+        """Number of cached tokens that the engine reports: as if all groups kept every token."""
         return self.num_blocks // len(self.groups) * self.block_size if self.groups else 0
 
     def blocks_of(self, length: int) -> int:
@@ -72,7 +72,11 @@ class Pool:
         return self.num_blocks // self.blocks_of(length) if self.groups else 0
 
     def longest(self, most: int | None) -> int:
-        """Tokens of the longest sequence that fits alone, at most `most`; 0 if no token fits."""
+        """Length in tokens of the longest sequence that fits alone; 0 if no token fits.
+
+        Args:
+            most: length up to which to look; None for no limit.
+        """
         if not self.num_blocks or self.blocks_of(1) > self.num_blocks:
             return 0
         low, high = 1, most or self.num_blocks * self.block_size
@@ -89,7 +93,16 @@ def _cut(length: int, block_size: int) -> int:
 def uniform(
     layers: Sequence[Layer], available_bytes: int, *, block_size: int, num_ranks: int, element_bytes: int
 ) -> Pool:
-    """KV cache whose blocks each hold all layers, which keep every token even if they have a window."""
+    """KV cache without groups of layers: each block holds some tokens of all layers.
+
+    Layers with a sliding window keep all tokens too.
+
+    Args:
+        available_bytes: memory for the KV cache.
+        block_size: tokens of a block.
+        num_ranks: number of ranks that share the heads.
+        element_bytes: bytes of a cached element.
+    """
     block_bytes = block_size * sum(layer.token_bytes(num_ranks, element_bytes) for layer in layers)
     kept = [layer for layer in layers if layer.kind is not LayerKind.STATE]
     groups = [Group(kind=LayerKind.FULL, num_layers=len(kept), blocks_of=lambda n: _cut(n, block_size))]
@@ -107,11 +120,16 @@ def grouped(
     num_batched_tokens: int,
     num_encoder_tokens: int,
 ) -> Pool:
-    """KV cache whose blocks each belong to one group of layers, grouped by kind of layer.
+    """KV cache with groups of layers: each block belongs to the layers of one kind, such as sliding window.
 
     Args:
-        state_bytes: bytes of one element of a state.
-        num_batched_tokens: tokens that a window caches in addition to its own while a chunk is processed.
+        available_bytes: memory for the KV cache.
+        block_size: tokens of a block; it is enlarged if a state needs larger blocks.
+        num_ranks: number of ranks that share the heads.
+        element_bytes: bytes of a cached element of keys and values.
+        state_bytes: bytes of an element of a state.
+        num_batched_tokens: tokens that are processed at once; a sliding window keeps so many in addition to
+            its own.
         num_encoder_tokens: length in tokens of the sequence that cross attention attends to.
     """
     by_kind: dict[Layer, int] = {}
@@ -149,7 +167,12 @@ def _group_size(counts: Sequence[int]) -> int:
 
 
 def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence[int]) -> Pool:
-    """KV cache of a model without attention: a block holds one sequence's state in all layers."""
+    """KV cache of a model without attention: a block holds one sequence's state in all layers.
+
+    Args:
+        by_kind: number of layers of each kind.
+        states: bytes of the state of a layer of each kind, in the same order.
+    """
     block_bytes = sum(number * size for number, size in zip(by_kind.values(), states, strict=True))
     group = Group(kind=LayerKind.STATE, num_layers=sum(by_kind.values()), blocks_of=lambda _: 1)
     return Pool.of(available_bytes, 1, block_bytes, [group])
@@ -158,7 +181,7 @@ def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence
 def _rule(
     layer: Layer, block_size: int, num_batched_tokens: int, num_encoder_tokens: int
 ) -> Callable[[int], int]:
-    """Function from a sequence's length in tokens to the number of blocks that a layer takes.
+    """Makes the function that returns how many blocks a layer takes for a sequence of given length.
 
     Source: vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind.
     """

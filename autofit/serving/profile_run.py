@@ -34,19 +34,19 @@ _GATED = ("gate_proj", "gate_up_proj", "w3", "wi_1", "up_proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Profiling pass of one rank of a serving engine: its batch, dtype, card, and tensors kept for longer.
+    """Forward pass by which a serving engine measures its activations at the start, on one rank.
 
     Attributes:
         num_tokens: tokens of the batch.
         num_seqs: sequences of the batch, each of which gets a next token.
         element_bytes: bytes of an element of the model's dtype.
-        platform: card architecture and PyTorch release, which scratch memory depends on.
-        num_sms: the card's multiprocessors.
-        keeps_gate: whether the output of the MLP's first product lives until its last, as a variable holds
-            it.
-        keeps_reduced: whether the memory of reduced tensors is not reused in the pass, as NCCL's stream
-            holds it.
-        most_expert_tokens: most tokens that experts process at once.
+        platform: card architecture and PyTorch release, on which the scratch memory of libraries depends.
+        num_sms: number of the card's multiprocessors.
+        keeps_gate: whether the output of an MLP's first matrix product lives until its last one has run, as a
+            variable of the engine's code holds it.
+        keeps_reduced: whether the memory of all-reduced tensors is not reused within the pass, as NCCL's
+            stream may still use it.
+        most_expert_tokens: most tokens that the experts of a layer process at once.
     """
 
     architecture: Architecture
@@ -63,7 +63,7 @@ class Pass:
 
 @dataclass(slots=True)
 class Tape:
-    """Allocates a profiling pass's tensors, one after the other, in a simulated PyTorch allocator."""
+    """Allocates and frees the tensors of a forward pass, in a simulated PyTorch allocator."""
 
     allocator: CachingAllocator = field(default_factory=CachingAllocator)
 
@@ -78,7 +78,7 @@ class Tape:
                 self.allocator.free(block)
 
     def keep(self, num_bytes: int) -> None:
-        """Allocates a tensor of `num_bytes` that outlives the profiling pass."""
+        """Allocates a tensor of `num_bytes` that is never freed in this simulation."""
         if num_bytes > 0:
             self.allocator.malloc(num_bytes)
 
@@ -88,14 +88,19 @@ Sampler = Callable[[Tape, Pass], None]
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Allocated and reserved peak of a profiling pass in PyTorch's allocator, in bytes."""
+    """Allocated and reserved peak of a serving engine's forward pass in PyTorch's allocator, in bytes."""
 
     allocated_bytes: int
     reserved_bytes: int
 
 
 def replay(one: Pass, sampler: Sampler | None) -> Activations:
-    """Peaks of one rank's forward pass and the `sampler`, if any, replayed through PyTorch's allocator."""
+    """Simulates the allocations of a forward pass on one rank, and returns their peaks.
+
+    Args:
+        one: the pass: its batch, model and card.
+        sampler: allocates what the sampling of next tokens needs, after the pass; None if nothing is sampled.
+    """
     tape = Tape()
     of_tokens = one.num_tokens * one.architecture.hidden_size * one.element_bytes
     # Ids, positions and cache slots of the tokens.
@@ -115,7 +120,7 @@ def _cublas_bytes(one: Pass) -> int:
 
 
 def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
-    """Allocates a layer's final output, which ranks all-reduce and which replaces the layer's input."""
+    """Allocates a layer's output, which all ranks sum up, and which replaces the layer's input."""
     if one.keeps_reduced and one.num_ranks > 1:
         tape.keep(num_bytes)
     else:
@@ -185,10 +190,14 @@ def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: i
 
 
 def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
-    """Allocates the buffers of MoE experts: one row for each token and expert it is routed to.
+    """Allocates what the experts of a mixture of experts need: a row for each token and expert it is sent to.
 
-    The first and the last product share a buffer, the activation has its own. Source:
+    The first and the last matrix product share a buffer; the activation between them has its own. Source:
     vllm/model_executor/layers/fused_moe/.
+
+    Args:
+        down: weight of the experts' last product.
+        of_tokens: bytes of the layer's input.
     """
     config = one.architecture.parts.config
     num_experts, hidden_size = down.shape[0], one.architecture.hidden_size
@@ -203,7 +212,7 @@ def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
 
 
 def platform(card: str, torch_release: tuple[int, int]) -> Platform:
-    """Card architecture and PyTorch release, which decide the size of scratch memory."""
+    """Card architecture and PyTorch release, on which the scratch memory of libraries depends."""
     return Platform(CardArchitecture.of(card), torch_release)
 
 
@@ -220,7 +229,7 @@ def _num_logits(one: Pass) -> int:
 
 
 def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
-    """Allocations of vLLM 0.2.5's sampler: logits in the model's dtype are sorted, and sorted back.
+    """Allocates what vLLM 0.2.5 needs for sampling: it sorts logits in the model's dtype, and back.
 
     Source: vllm/model_executor/layers/sampler.py.
     """
@@ -241,7 +250,7 @@ def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
 
 
 def sorted_sampler(tape: Tape, one: Pass) -> None:
-    """Allocations of vLLM 0.6.4's and 0.7.0's sampler: float32 logits are sorted and scattered back.
+    """Allocates what vLLM 0.6.4 and 0.7.0 need for sampling: float32 logits, sorted and scattered back.
 
     Source: vllm/model_executor/layers/sampler.py.
     """
@@ -258,7 +267,7 @@ def sorted_sampler(tape: Tape, one: Pass) -> None:
 
 
 def masking_sampler(tape: Tape, one: Pass) -> None:
-    """Allocations of vLLM 0.20.2's sampler: a Triton kernel masks logits in place, with row buffers.
+    """Allocates what vLLM 0.20.2 needs for sampling: a Triton kernel masks logits in place, with row buffers.
 
     Source: vllm/v1/sample/.
     """

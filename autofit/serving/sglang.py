@@ -35,7 +35,11 @@ _STATE_SHARE = 0.9  # `mamba_full_memory_ratio`: memory of states, beside that o
 
 
 def size(architecture: Architecture, given: Options) -> Sizing:
-    """Weights, activations and KV cache on a card, divided as SGLang 0.5.9 does."""
+    """Divides a card's memory into weights, activations and KV cache, as SGLang 0.5.9 does.
+
+    Args:
+        given: options of the server; None fields are filled in.
+    """
     total_mib = given.gpu.total_bytes / _MIB
     chunk, graphs = _by_memory(total_mib, given.num_ranks)
     chunk = given.max_num_batched_tokens or chunk

@@ -22,7 +22,11 @@ _TORCH_RELEASE = (2, 7)
 
 
 def size(architecture: Architecture, given: Options) -> Sizing:
-    """Weights, activations and KV cache on a card, divided as TGI 3.3.6 does."""
+    """Divides a card's memory into weights, activations and KV cache, as TGI 3.3.6 does.
+
+    Args:
+        given: options of the server; None fields are filled in.
+    """
     length = given.max_model_len or architecture.max_positions
     tokens = given.max_num_batched_tokens or min(_PREFILL_TOKENS, length or _PREFILL_TOKENS)
     options = replace(

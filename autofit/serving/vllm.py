@@ -41,17 +41,20 @@ _LONG, _CHUNK = 32768, 512  # arg_utils.py of 0.6.4: longer ones are processed i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Rules by which one release of vLLM sizes its KV cache: defaults, and the memory that it counts.
+    """Rules by which one release of vLLM sizes its KV cache.
 
     Attributes:
-        torch_release: release of PyTorch that the engine requires.
+        torch_release: release of PyTorch that this release of vLLM requires.
         utilization: default of `gpu_memory_utilization`.
-        counts_context, counts_nccl, counts_cache, counts_graphs: whether the engine counts the CUDA context,
-            NCCL, the allocator's cache and CUDA graphs as taken.
-        keeps_gate, keeps_reduced: see `profile_run.Pass`.
-        chunks, chunks_long: whether all prompts, or those of long models, are processed in chunks.
-        spares_a100: whether an A100 gets the batches of small cards.
-        groups: whether layers of several kinds have blocks of their own (the hybrid KV cache manager).
+        sampler: allocates what the sampling of next tokens needs.
+        counts_context, counts_nccl, counts_cache, counts_graphs: whether it subtracts the memory of the CUDA
+            context, of NCCL, of the allocator's unused cached blocks, and of CUDA graphs.
+        keeps_gate, keeps_reduced, most_expert_tokens: see `profile_run.Pass`.
+        chunks: whether all prompts are processed in chunks.
+        chunks_long: whether the prompts of models with long sequences are.
+        spares_a100: whether an A100 gets the smaller default batches of small cards.
+        groups: whether each kind of layer, such as sliding window, has blocks of its own (the hybrid KV cache
+            manager).
     """
 
     torch_release: tuple[int, int]
@@ -158,7 +161,7 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 
 
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
-    """Options completed with vLLM's own defaults.
+    """Copy of a server's options, with those that are not given set to vLLM's defaults.
 
     Source: arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`.
     """
@@ -215,7 +218,7 @@ _MOST_CAPTURED = 512
 
 
 def _graphs(one: Pass, max_num_seqs: int) -> Spans:
-    """Low, likely and high bytes of CUDA graphs: piecewise for all capture sizes, full for decoding.
+    """Memory of CUDA graphs: piecewise ones for all captured batch sizes, and full ones for decoding.
 
     Source of the capture sizes: vllm/config/compilation.py.
     """
@@ -230,9 +233,9 @@ def _graphs(one: Pass, max_num_seqs: int) -> Spans:
 
 
 def _num_captured(largest: int) -> int:
-    """Number of batch sizes up to `largest` for which CUDA graphs are captured.
+    """Number of batch sizes up to `largest` for which vLLM captures CUDA graphs.
 
-    They are 1, 2, 4, steps of 8 below 256, and of 16 from there.
+    The sizes are 1, 2, 4, then multiples of 8 below 256, and multiples of 16 from 256 on.
     """
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, _MOST_CAPTURED + 1, 16)]
     return sum(size <= largest for size in sizes)

@@ -24,7 +24,11 @@ _VOCABULARY_MULTIPLE = 64
 
 
 def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int) -> int:
-    """Bytes of one rank's weights, including the rotary embedding table that engines keep."""
+    """Bytes of one rank's weights, with the tables of rotary embeddings.
+
+    Args:
+        element_bytes: bytes of an element of a weight that is not quantized.
+    """
     stored = _stored(architecture.parts.config.get("quantization_config") or {})
     whole = 0.0
     for parameter in architecture.parts.parameters:
@@ -35,7 +39,7 @@ def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int
 
 
 def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks: int) -> int:
-    """Number of a parameter's elements on one of `num_ranks` ranks."""
+    """Number of a parameter's elements on one of `num_ranks` ranks of tensor parallelism."""
     whole, module = math.prod(parameter.shape), module_of(parameter.name)
     if len(parameter.shape) == 2 and parameter.shape[0] >= architecture.vocab_size:
         padded = -(-parameter.shape[0] // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
@@ -57,7 +61,8 @@ def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks
 def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
     """Bytes of the cos and sin tables of rotary embeddings, one table for each kind of rotation.
 
-    vllm/model_executor/layers/rotary_embedding/base.py, `_compute_cos_sin_cache`, in the dtype of the model.
+    Source: vllm/model_executor/layers/rotary_embedding/base.py, `_compute_cos_sin_cache`, in the dtype of the
+    model.
     """
     rotations: Mapping[str, Any] = architecture.parts.config.get("rope_parameters") or {}
     if not rotations or architecture.max_positions is None:
@@ -73,10 +78,14 @@ def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
 def adapters_bytes(
     architecture: Architecture, num_ranks: int, element_bytes: int, *, max_loras: int, max_lora_rank: int
 ) -> int:
-    """Bytes of the LoRA buffers for `max_loras` adapters, on every linear layer that can have one.
+    """Bytes of the buffers for LoRA adapters on one rank, at every linear layer that can have one.
 
-    vllm/lora/layers/: `lora_a_stacked` of (max_loras, 1, rank, inputs) and `lora_b_stacked` of (max_loras, 1,
-    outputs, rank); inputs and outputs are those of the rank's part of the matrix.
+    Source: vllm/lora/layers/: `lora_a_stacked` of (max_loras, 1, rank, inputs) and `lora_b_stacked` of
+    (max_loras, 1, outputs, rank); inputs and outputs are those of the rank's part of the matrix.
+
+    Args:
+        max_loras: number of adapters on the card at once.
+        max_lora_rank: largest rank of an adapter's matrices.
     """
     numbers = 0
     for parameters in architecture.parameters_of:
@@ -97,9 +106,13 @@ _SCALE_BITS, _FP8_BLOCK = 32, 128 * 128
 
 
 def _stored(config: Mapping[str, Any]) -> Any:
-    """Function from a parameter to its bits per element; None if the model is not quantized.
+    """Makes the function that returns how many bits an element of a parameter takes in a quantized model.
 
-    The function returns None for a parameter that is not quantized.
+    That function returns None for a parameter that is not quantized. There is no function (None) if the model
+    is not quantized.
+
+    Args:
+        config: the checkpoint's `quantization_config`.
     """
     method = str(config.get("quant_method", ""))
     if not method:

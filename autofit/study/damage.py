@@ -30,25 +30,28 @@ class Kind(StrEnum):
 
 
 class UnreadableError(ValueError):
-    """A stored record cannot be read; the message completes a sentence that begins with the record's name."""
+    """Raised for a stored record that cannot be read.
+
+    The message completes a sentence that begins with the record's name.
+    """
 
 
 class NewerError(UnreadableError):
-    """A stored record was written by a newer version of autofit."""
+    """Raised for a stored record that was written by a newer version of autofit."""
 
     def __init__(self) -> None:
         super().__init__("was written by a newer version")
 
 
 class OlderError(UnreadableError):
-    """A stored record was written by a version of autofit that is too old to be read."""
+    """Raised for a stored record that was written by a version of autofit too old to be read."""
 
     def __init__(self) -> None:
         super().__init__("was written by a version that is too old")
 
 
 class DamagedError(UnreadableError):
-    """A stored record is corrupt."""
+    """Raised for a stored record that is corrupt."""
 
     def __init__(self, what: object = "") -> None:
         reason = " ".join(str(what).split())[:_LONGEST_REASON]
@@ -61,7 +64,7 @@ class Unreadable:
 
     Attributes:
         name: the record's name in messages.
-        why: the reason why it cannot be read, see `UnreadableError`.
+        why: reason why it cannot be read, as the end of a sentence that begins with the name.
     """
 
     kind: Kind
@@ -70,7 +73,7 @@ class Unreadable:
 
     @classmethod
     def of(cls, kind: Kind, name: str, error: Exception) -> Unreadable:
-        """Description of a record that is skipped, from the `error` that reading it raised."""
+        """Builds the description of a skipped record from the `error` that reading it raised."""
         known = error if isinstance(error, UnreadableError) else DamagedError(error)
         return cls(kind=kind, name=name, why=str(known))
 
@@ -79,13 +82,22 @@ class Unreadable:
 
 
 def require_whole(attributes: Mapping[str, Any]) -> None:
-    """Raises `DamagedError` for a stored record that could be read only in part."""
+    """Raises `DamagedError` for a stored record that could be read only in part.
+
+    Args:
+        attributes: attributes of the record; a mark among them says that some could not be read.
+    """
     if DAMAGED in attributes:
         raise DamagedError
 
 
 def require_schema(record: Mapping[str, Any], newest: int) -> None:
-    """Raises `NewerError` for a record whose schema number exceeds `newest`; a missing number means 1."""
+    """Checks that a record's schema number is at most `newest`; a record without a number has the number 1.
+
+    Raises:
+        NewerError: the number is larger.
+        DamagedError: the number is no positive integer.
+    """
     number = record.get("schema", 1)
     if not isinstance(number, int) or number < 1:
         raise DamagedError(f"schema {number!r}")

@@ -77,7 +77,7 @@ def _no_url() -> UsageError:
 
 
 def shown(url: URL) -> str:
-    """Database URL for messages: without a password, as users write it."""
+    """Text of a database URL for messages: as users write it, without the password."""
     visible = url.set(drivername=url.drivername.removesuffix("+psycopg"))
     return redacted_place(visible.render_as_string(hide_password=False))
 
@@ -136,7 +136,7 @@ def _is_made_by_others(error: SQLAlchemyError) -> bool:
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether a storage failure is temporary, such as a lost connection or a busy database."""
+    """Whether a failure of a storage is likely to pass, such as a lost connection or a busy database."""
     while error is not None:
         if isinstance(error, PoolTimeoutError):
             return True
@@ -147,7 +147,7 @@ def passes(error: BaseException | None) -> bool:
 
 
 def denies(error: BaseException | None) -> bool:
-    """Whether a storage failure says that the database's user lacks the right for the operation."""
+    """Whether an operation failed because the database's user lacks the right to do it."""
     while error is not None:
         if isinstance(error, DBAPIError):
             return str(getattr(error.orig, "sqlstate", "")) == _DENIED_STATE

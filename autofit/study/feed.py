@@ -14,10 +14,10 @@ _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
 class TrialFeed:
-    """Reads a study's new and changed trials, with a position from which it continues.
+    """Reads new and changed trials of a study (a search's stored record), and continues where it stopped.
 
-    While a trial may still change, only its number and id are kept. Trials that this process
-    asked for are not read at all, since it knows them.
+    Of a trial that may still change, only its number and id are kept. Trials that this process itself created
+    are not read, since it knows their state.
 
     Args:
         piece: number of trials that are read from a database at once.
@@ -58,7 +58,7 @@ class TrialFeed:
         return trials
 
     def until(self, trial_id: int) -> tuple[int, list[FrozenTrial]]:
-        """Number of a trial that was just created, and the new trials created before it."""
+        """Number of a trial that this process just created, and other processes' new trials before it."""
         earlier = []
         while (found := self._id_of(self._next_number)) != trial_id:
             assert found is not None, "a trial that was created has a number"
@@ -68,7 +68,7 @@ class TrialFeed:
         return number, self._taken_in(earlier)
 
     def _watched(self) -> list[FrozenTrial]:
-        """Trials that were unfinished when last read, read again."""
+        """Trials that were not finished when last read, in their present state."""
         if not self._unfinished:
             return []
         running = {

@@ -12,10 +12,10 @@ from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """Makes events that announce changes of a search's largest known batches, each change once.
+    """Makes events that announce how the largest known batches of a search change, each change once.
 
     Args:
-        study: name of the study.
+        study: name of the study, the stored record of the search.
     """
 
     def __init__(self, study: str) -> None:
@@ -33,7 +33,8 @@ class Findings:
         """Events for knob settings whose largest known batch changed since it was last announced.
 
         Args:
-            known: outcome that counts for each configuration, see `decisive`.
+            boundaries: search for the largest batch of each knob setting.
+            known: outcome of each configuration; of several, the one that counts.
         """
         news = []
         for knobs, boundary in boundaries.items():
@@ -72,7 +73,12 @@ class Findings:
 def comparison(
     study: str, trial: int, outcome: TrialOutcome, predicted_bytes: int | None
 ) -> PredictionCompared | None:
-    """Event that compares a trial's predicted and measured peak; None unless it fits and has both."""
+    """Event that compares a trial's predicted and measured peak; None unless it fits and has both.
+
+    Args:
+        trial: number of the trial, a run of one configuration.
+        predicted_bytes: likely predicted peak; None if it was not predicted.
+    """
     measured_bytes = outcome.budgeted_bytes
     if outcome.verdict is not Verdict.FITS or predicted_bytes is None or not measured_bytes:
         return None

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_journal(path: Path) -> JournalStorage:
-    """Opens a journal, and creates it if it is missing.
+    """Opens a journal, Optuna's storage in a file with a line for each change; creates a missing file.
 
     Raises:
         StorageError: the file is no journal.
@@ -69,7 +69,7 @@ def open_journal(path: Path) -> JournalStorage:
 
 
 class _Journal(JournalStorage):
-    """Optuna's journal storage, in which a damaged line damages only the record that it belongs to."""
+    """Optuna's storage in a journal file, made robust: a damaged line affects only one study or trial."""
 
     def _sync_with_backend(self) -> None:
         replayed = self._replay_result
@@ -85,7 +85,10 @@ class _Journal(JournalStorage):
                 replayed.log_number_read = number
 
     def _apply_remains(self, operation: Any) -> None:
-        """Marks the record that a damaged operation belongs to; creates it if the operation would have."""
+        """Marks the study or trial that a damaged operation belongs to as damaged.
+
+        If the operation would have created it, it is created, so that later ones keep their numbers.
+        """
         replayed = self._replay_result
         fields = operation if isinstance(operation, dict) else _fields(str(operation))
         code = _by_fields(fields)
@@ -115,7 +118,7 @@ class _Journal(JournalStorage):
 
 
 def _require_sound(operation: Any) -> None:
-    """Raises `ValueError` for a journal operation whose code and fields do not match."""
+    """Raises `ValueError` for an entry of the journal whose operation code and fields do not match."""
     if not isinstance(operation, dict):
         raise ValueError("it is no operation")  # noqa: TRY004 - the file's fault
     attributes = (
@@ -129,7 +132,7 @@ def _require_sound(operation: Any) -> None:
 
 
 def _by_fields(fields: Iterable[str]) -> int | None:
-    """Code of the journal operation that has these fields; None where none has them."""
+    """Code of the journal operation that has the given fields; None if no operation has them."""
     names = set(fields)
     return next((code for needed, code in _BY_FIELDS if needed <= names), None)
 
@@ -143,7 +146,10 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 def _created(fields: dict[str, Any]) -> dict[str, Any]:
-    """Journal operation that creates a trial, rebuilt from a damaged one; as failed if its state is lost."""
+    """Operation that creates a trial, rebuilt from the fields that are left of a damaged one.
+
+    If the trial's state is lost, it is created as failed.
+    """
     state = fields.get("state")
     known = isinstance(state, int) and state in [each.value for each in TrialState]
     attributes = fields.get("user_attrs")
@@ -169,9 +175,9 @@ class _JournalFile(JournalFileBackend):
         self._read_to = (0, 0)  # number of lines that were read, and the byte at which they end
 
     def read_logs(self, log_number_from: int) -> Generator[Any, None, None]:
-        """Yields the operations after the first `log_number_from`; a damaged line is yielded as its text.
+        """Yields the journal's operations after the first `log_number_from`; damaged lines as plain text.
 
-        A line that another process is still writing is read the next time.
+        A last line that another process is still writing is left for the next call.
         """
         number, place = self._read_to if self._read_to[0] == log_number_from else (0, 0)
         with self._path.open("rb") as file:

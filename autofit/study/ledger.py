@@ -30,27 +30,33 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Running trial of this or another process, with its configuration and its owner."""
+    """Trial that runs now, in this or another process: its configuration, and the search that owns it."""
 
     configuration: Configuration
     owner: Owner
 
 
 class Ledger:
-    """State of a search in memory: largest batches, outcomes, running trials and pruned knob settings.
+    """State of a search in memory, updated trial by trial.
+
+    A trial is one run or prediction of a configuration. The boundary of a knob setting is its largest batch
+    that fits with the next one, which does not.
 
     Args:
-        budget_bytes: budget that measured peaks are compared with.
-        curves: returns the peak curve of a knob setting, or None; called once for each setting.
-        pruning: decides which settings others make pointless; without it every boundary is searched.
+        space: knob settings and batch sizes of the search.
+        budget_bytes: bytes that measured peaks are compared with.
+        curves: returns the predicted peak curve of a knob setting, None if there is none; called once for
+            each setting.
+        pruning: decides which settings need no trials, as another one is no slower and fits as large a batch;
+            None to search all settings to their end.
 
     Attributes:
-        boundaries: largest fitting and smallest failing batch of every knob setting, in the space's order.
-        known: outcome that counts for each configuration, see `decisive`; of its environment
-            only the reason why it was not tried is kept.
-        running: running trials by number.
+        boundaries: search for the largest batch of every knob setting, in the space's order.
+        known: outcome of each configuration; of several, the one that counts (`decisive`). Outcomes are
+            shortened, without logs and traces.
+        running: trials that run now, by number.
         num_returned: number of trials with an outcome of any kind.
-        num_measured: number of trials with an outcome that were run, not answered by a prediction.
+        num_measured: number of these trials that were really run, not answered by a prediction.
         pruned: settings that are not searched to their end, with the reason.
     """
 
@@ -94,7 +100,10 @@ class Ledger:
         self._changed.clear()
 
     def take_in(self, trial: FrozenTrial) -> None:
-        """Updates the search state with a trial read from the storage; call it once for an ended trial."""
+        """Updates the state with a trial read from the storage, running or ended.
+
+        An ended trial must be given only once. Trials outside the search space are ignored.
+        """
         configuration = self.configuration(trial)
         owner = owner_of(trial)
         if configuration is None:
@@ -105,7 +114,11 @@ class Ledger:
             self.finish(trial.number, configuration, outcome_of(trial), num_steps=num_steps_of(trial))
 
     def expect(self, number: int, configuration: Configuration, owner: Owner) -> None:
-        """Records a trial as running; called again when its owner's lease was renewed."""
+        """Records that a trial runs; may be called again for it, when its owner renews the claim on it.
+
+        Args:
+            number: number of the trial in its study.
+        """
         if number not in self.running:
             self._num_running[configuration] += 1
             knobs, batch_size = configuration
@@ -116,7 +129,11 @@ class Ledger:
     def finish(
         self, number: int, configuration: Configuration, outcome: TrialOutcome | None, *, num_steps: int
     ) -> None:
-        """Records the outcome of an ended trial; `outcome` is None if the trial was given up."""
+        """Records that a trial has ended, with its outcome; None if it was given up without an outcome.
+
+        Args:
+            num_steps: number of training steps that the trial was asked to run.
+        """
         if self.running.pop(number, None) is not None:
             self._num_running[configuration] -= 1
         self.withdraw(configuration)
@@ -130,34 +147,38 @@ class Ledger:
         self._look_at(configuration[0])
 
     def withdraw(self, configuration: Configuration) -> None:
-        """Takes back a proposed configuration, unless a trial of it is running."""
+        """Marks a configuration as not running, unless another trial of it runs."""
         if self._num_running[configuration] <= 0:
             del self._num_running[configuration]
             knobs, batch_size = configuration
             self.boundaries[knobs].withdraw(batch_size)
 
     def open_settings(self) -> list[Knobs]:
-        """Knob settings that have a batch size to try, in the order of the search space.
+        """Knob settings that have a batch size to try now, in the order of the search space.
 
-        Settings that may become pointless wait for the settings that decide it.
+        Settings that another one is predicted to beat are left out until that other one is finished.
         """
         found = list(itertools.compress(self._space.settings, self._is_open))
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """Batch size to try first, as its failure ends a knob setting's search; None for the usual order."""
+        """Batch size to try first for a knob setting, as its failure would end the setting's search.
+
+        Returns:
+            The batch size; None for the usual order of sizes.
+        """
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
         return self.boundaries[knobs].doubtful_size_beyond(self._settled[rival])
 
     def take_changed(self) -> list[Knobs]:
-        """Knob settings whose state changed since the last call."""
+        """Returns the knob settings whose trials or results changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     def agenda(self, goal: Goal) -> Agenda:
-        """Agenda for a goal: the trials that are left to run."""
+        """Trials that are left to make for a goal: an objective, and the steps of trials."""
         return Agenda(
             goal=goal,
             boundaries=self.boundaries,
@@ -171,7 +192,7 @@ class Ledger:
         )
 
     def verified(self, soak_steps: int) -> dict[Configuration, int]:
-        """Configurations that fit and ran at least `soak_steps` steps, each with its number of steps."""
+        """Configurations that fitted in a trial of `soak_steps` or more steps, with the number of steps."""
         return {
             configuration: num_steps
             for configuration, num_steps in self._num_steps.items()
@@ -186,7 +207,13 @@ class Ledger:
         return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
-        """Records a trial's outcome; of several the latest counts, but a failure counts more than a fit."""
+        """Takes a trial's outcome into the state.
+
+        Of several outcomes of a configuration the latest counts, but one that did not fit takes precedence.
+
+        Args:
+            number: number of the trial.
+        """
         knobs, batch_size = configuration
         fits = outcome.verdict is Verdict.FITS
         before = self.known.get(configuration)
@@ -216,7 +243,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Updates what depends on a knob setting's largest batch, and prunes other knob settings by it."""
+        """Updates all that depends on a knob setting's largest batch, also which settings need trials."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
@@ -235,7 +262,7 @@ class Ledger:
                 self._prune(self._pruning, other)
 
     def _prune(self, pruning: Pruning, knobs: Knobs) -> None:
-        """Prunes a knob setting that other settings' known largest batches rule out, or else reopens it."""
+        """Decides whether a knob setting needs further trials, by the known largest batches of others."""
         boundary = self.boundaries[knobs]
         if boundary.is_settled:
             self.pruned.pop(knobs, None)
@@ -250,7 +277,7 @@ class Ledger:
 
 
 def _reason(outcome: TrialOutcome) -> dict[str, str]:
-    """Environment of an outcome, reduced to the reason why it was not tried; empty if it was tried."""
+    """Part of an outcome's environment that says why the trial was not run; empty if it was run."""
     return (
         {NOT_TRIED: outcome.environment[NOT_TRIED]} if NOT_TRIED in outcome.environment else _NO_ENVIRONMENT
     )

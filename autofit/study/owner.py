@@ -19,26 +19,35 @@ _coordinators_here: set[str] = set()  # coordinators of this process that are st
 
 
 def begin(coordinator: str) -> None:
-    """Registers a coordinator (a search) of this process as active, so that its trials are waited for."""
+    """Registers a search of this process as active, so that others wait for its running trials.
+
+    Args:
+        coordinator: id of the search.
+    """
     _coordinators_here.add(coordinator)
 
 
 def end(coordinator: str) -> None:
-    """Unregisters a coordinator (a search) of this process; its running trials count as abandoned."""
+    """Unregisters a search of this process, after which its running trials count as abandoned.
+
+    Args:
+        coordinator: id of the search.
+    """
     _coordinators_here.discard(coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Coordinator (search) that asked for a trial, with its process and its lease on the trial.
+    """Search (coordinator) that started a trial: its process, and until when it claims the trial (lease).
 
     Attributes:
-        started_seconds: start of its process, in seconds of the epoch, as process ids are reused.
-        lease_until_seconds: time from which other hosts may regard the trial as given up, in seconds of the
-            epoch.
-        coordinator: id that distinguishes the coordinators of one process.
-        asked_seconds: time at which the coordinator asked for the trial, in seconds of the epoch.
-        num_workers: number of trials that the coordinator could run at once then; None if unknown.
+        started_seconds: start of the process, in seconds of the epoch; it tells the process from a later one
+            with the same id.
+        lease_until_seconds: end of the lease, in seconds of the epoch; from then on processes on other hosts
+            regard the trial as abandoned.
+        coordinator: id of the search; one process may run several searches.
+        asked_seconds: time at which the search started the trial, in seconds of the epoch.
+        num_workers: number of trials that the search could run at once at that time; None if unknown.
     """
 
     host: str
@@ -65,16 +74,16 @@ class Owner:
         )
 
     def renewed(self, *, lease_seconds: float) -> Self | None:
-        """Copy of the owner with a new lease; None if more than two thirds of the old one are left."""
+        """Copy of the owner with a new lease; None if more than two thirds of the present one are left."""
         now = time.time()
         if self.lease_until_seconds - now > _RENEWED_AT * lease_seconds:
             return None
         return dataclasses.replace(self, lease_until_seconds=now + lease_seconds)
 
     def why_gone(self) -> str | None:
-        """Reason why the owner can no longer end its trial; None as long as it may.
+        """Reason why the owner cannot finish its trial any more; None as long as it may.
 
-        A process on this machine is looked up, and a coordinator of this process too. Processes of other
+        On this machine, it is checked whether the process lives and its search is active. Processes of other
         hosts cannot be seen, so their trials are waited for until the lease ends.
         """
         if self.host != socket.gethostname():

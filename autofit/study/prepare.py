@@ -28,7 +28,11 @@ def require_name(name: str) -> None:
 
 
 def default_name(label: str, digest: str) -> str:
-    """Default name of a study: a readable label and the first digits of the settings' digest."""
+    """Name of a study unless the user gives one: a readable label and the first digits of a digest.
+
+    Args:
+        digest: digest of the settings that the study belongs to.
+    """
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     return f"{readable[:64] or 'study'}-{digest[:12]}"
 
@@ -43,13 +47,17 @@ def has_study(storage: Storage, name: str) -> bool:
 
 
 def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
-    """Creates a study with a name and settings, unless the storage holds it.
+    """Creates a study (a search's stored record) with a name and settings, unless it exists.
+
+    The call may be repeated after a lost connection.
+
+    Args:
+        settings: everything that decides the outcomes of trials; an existing study must have the same.
+        fresh: whether to delete an existing study of this name first.
 
     Raises:
         StudyMismatchError: the storage holds a study of this name with other settings, or not of autofit.
         StorageError: the study of this name is damaged.
-
-    The call may be repeated after a lost connection.
     """
     backend = storage.backend
     if has_study(storage, name):

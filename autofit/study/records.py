@@ -61,7 +61,7 @@ _UNNAMED_CONSTRAINTS = "constraints"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
-    """Owner of a trial; None for a trial that was not created by autofit.
+    """Search that started a trial, with its claim (lease) on it; None if autofit did not create the trial.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -75,7 +75,7 @@ def owner_of(trial: FrozenTrial) -> Owner | None:
 
 
 def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
-    """Outcome of a trial, without its trace; None if no outcome is recorded.
+    """Stored outcome of a trial, without its trace; None if the trial has no outcome.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -102,7 +102,7 @@ def _outcome(document: Mapping[str, Any]) -> TrialOutcome:
 
 
 def num_steps_of(trial: FrozenTrial) -> int:
-    """Number of steps that a trial runs after its warm-up; 0 if none is recorded."""
+    """Number of training steps that a trial runs, after its warm-up; 0 if none is recorded."""
     num_steps = trial.user_attrs.get(_NUM_STEPS, 0)
     return num_steps if isinstance(num_steps, int) else 0
 
@@ -114,10 +114,12 @@ def predicted_bytes_of(trial: FrozenTrial) -> int | None:
 
 
 class TrialRecords:
-    """Writer of the trial records of one study.
+    """Writes the records of one study's trials to its storage.
 
     Args:
-        budget_bytes: budget that peaks are compared with.
+        backend: Optuna's storage.
+        study_id: id of the study in the storage.
+        budget_bytes: bytes that peaks are compared with.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, budget_bytes: int) -> None:
@@ -134,7 +136,15 @@ class TrialRecords:
         purpose: str,
         num_steps: int,
     ) -> int:
-        """Creates the record of a running trial; returns its id in the storage."""
+        """Creates the record of a trial that starts now; returns its id in the storage.
+
+        Args:
+            params: knob values and batch size, by name.
+            distributions: Optuna's distribution of each parameter.
+            owner: search that starts the trial.
+            purpose: reason for the trial, a value of `autofit.search.agenda.Purpose`.
+            num_steps: number of training steps after the warm-up.
+        """
         asked = create_trial(
             state=TrialState.RUNNING,
             params=dict(params),
@@ -144,12 +154,14 @@ class TrialRecords:
         return self._backend.create_new_trial(self._study_id, asked)
 
     def renew(self, trial_id: int, owner: Owner) -> None:
-        """Writes a trial's `owner` with its new lease, unless another coordinator ended the trial."""
+        """Writes the renewed claim (lease) of a trial's `owner`, unless the trial has ended."""
         with contextlib.suppress(UpdateFinishedTrialError):
             self._backend.set_trial_user_attr(trial_id, _OWNER, dataclasses.asdict(owner))
 
     def tell(self, trial_id: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
-        """Writes the outcome of a trial, its verdict, peak, constraint and final state.
+        """Writes the outcome of a trial: verdict, peak, and final state.
+
+        Optuna also gets the excess of the peak over the budget as a constraint.
 
         Args:
             predicted_bytes: likely peak that was predicted for a measured trial.
@@ -171,7 +183,7 @@ class TrialRecords:
         return trial.state.is_finished() and trial.user_attrs.get(OUTCOME) == kept(outcome)
 
     def end(self, trial_id: int, reason: str) -> None:
-        """Ends an abandoned trial: with its outcome if one was written, else as given up for `reason`."""
+        """Ends an abandoned trial: with its outcome, if that was written, else as failed for `reason`."""
         trial = self._backend.get_trial(trial_id)
         if trial.state.is_finished():
             return
@@ -187,7 +199,7 @@ class TrialRecords:
                 self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
 
     def _finish(self, trial_id: int, outcome: TrialOutcome) -> None:
-        """Writes verdict, peak, constraint and final state of a trial whose outcome is recorded."""
+        """Writes verdict, peak, constraint and final state of a trial, after its outcome was written."""
         self._backend.set_trial_user_attr(trial_id, _VERDICT, outcome.verdict.value)
         if not outcome.verdict.is_about_memory:
             self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
@@ -203,7 +215,10 @@ class TrialRecords:
         self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
-        """Optuna attributes for a peak's excess over the budget, as a share; the verdict sets the sign."""
+        """Yields the Optuna attributes of the memory constraint: the peak's excess as a share of the budget.
+
+        The value is positive if and only if the trial did not fit; without a usable peak it is 1 or 0.
+        """
         excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
         if verdict is Verdict.FITS:
             value = 0.0 if excess is None else min(excess, 0.0)

@@ -32,7 +32,10 @@ _UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only message for invalid
 
 
 class Relations(RDBStorage):
-    """Optuna's storage in a database, which returns damaged records with the mark `DAMAGED`."""
+    """Optuna's storage in a database, in which damaged records can still be read in part.
+
+    Such a record has the attribute `DAMAGED`.
+    """
 
     def get_all_studies(self) -> list[FrozenStudy]:
         return _or(super().get_all_studies, self._studies_apart)
@@ -54,7 +57,7 @@ class Relations(RDBStorage):
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         def by_rank() -> int:
-            """Id of the trial, by its position among its study's ids: numbers follow the ids' order."""
+            """Id of the trial, found by its position among the sorted ids of the study's trials."""
             ids = self.trial_ids(study_id)
             if trial_number >= len(ids):
                 raise KeyError(_NOT_FOUND)
@@ -101,7 +104,10 @@ class Relations(RDBStorage):
         return _or(whole, what_is_left)
 
     def trial_ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
-        """Ids of a study's trials in `states`, ascending; ids of all trials if states cannot be read."""
+        """Ids of a study's trials that are in one of `states`, ascending; if states is None, of all trials.
+
+        If the states cannot be read, the ids of all trials are returned.
+        """
         trial = models.TrialModel
 
         def ids(*conditions: ColumnElement[bool]) -> Callable[[], list[int]]:
@@ -118,7 +124,10 @@ class Relations(RDBStorage):
     # ── reading around damage ───────────────────────────────────────────────────────────────────
 
     def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
-        """Trials with these ids, read in halves, so that only damaged trials are replaced by failed ones."""
+        """Trials with these ids, of which damaged ones are replaced by failed ones.
+
+        It reads halves of the list, and halves of the half that fails, until a damaged trial is found.
+        """
         if len(trial_ids) <= 1:
             get = super().get_trial
             return [
@@ -180,7 +189,11 @@ class Relations(RDBStorage):
         ]
 
     def _attributes_of_all(self, model: Any, study_ids: list[int]) -> dict[int, dict[str, Any]]:
-        """Readable attributes of each study by id, with the mark `DAMAGED` where some cannot be read."""
+        """Attributes of each study by its id; where some cannot be read, the mark `DAMAGED` is among them.
+
+        Args:
+            model: Optuna's table of attributes.
+        """
         try:
             rows = self._rows(select(model.study_id, model.key, model.value_json))
         except DBAPIError as error:
@@ -194,7 +207,12 @@ class Relations(RDBStorage):
         return found
 
     def _attributes(self, model: Any, owner_id: int) -> dict[str, Any]:
-        """Readable attributes of a trial or study, with the mark `DAMAGED`, as others cannot be read."""
+        """Attributes of a trial or study that can be read, with the mark `DAMAGED` for those that cannot.
+
+        Args:
+            model: Optuna's table of attributes.
+            owner_id: id of the trial or study.
+        """
         owner = model.trial_id if hasattr(model, "trial_id") else model.study_id
         (key,) = model.__mapper__.primary_key
         found = _mark()

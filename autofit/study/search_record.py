@@ -29,7 +29,7 @@ RECOMMENDED_TIME = "autofit_recommended_time"  # attribute: step time of that co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Attribute of a study that records when, for which workload and card its search was last opened.
+    """Note in a study on when, and for which workload and card, its search was last begun or resumed.
 
     Attributes:
         workload: short name of the workload, as in `WorkloadRef.name`.
@@ -43,12 +43,12 @@ class Opened:
 
 
 def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
-    """Writes the attribute of a study's latest opening, replacing the earlier one."""
+    """Writes into a study when and for what it was opened; replaces the earlier note."""
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
 
 
 class RecommendedTime(NamedTuple):
-    """Predicted step time of the recommended configuration; see `autofit.events.RecommendationMade`."""
+    """Predicted step time of the recommended configuration, and its error against the measured one."""
 
     predicted_step_seconds: float | None = None
     step_time_error: float | None = None
@@ -63,14 +63,22 @@ def record_recommendation(
     recommended: Configuration | None,
     time: RecommendedTime = NO_TIME,
 ) -> None:
-    """Writes a search's recommended configuration (None if nothing fits), replacing the earlier one."""
+    """Writes the configuration that a search recommends into its study; replaces an earlier one.
+
+    Args:
+        recommended: the configuration; None if nothing fits.
+        time: its predicted step time.
+    """
     backend.set_study_user_attr(study_id, RECOMMENDED_TIME, list(time))
     plain = None if recommended is None else [dataclasses.asdict(recommended[0]), recommended[1]]
     backend.set_study_user_attr(study_id, RECOMMENDED, plain)
 
 
 def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
-    """Step time of the recommended configuration, from a study's attributes; `NO_TIME` if not recorded.
+    """Predicted step time of the recommended configuration, read from a study's attributes.
+
+    Returns:
+        The time; `NO_TIME` if none is stored.
 
     Raises:
         ValueError: another version of autofit wrote it.
@@ -97,10 +105,10 @@ def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """Search of a study, read from the study's attributes.
+    """Description of a search, read from the attributes of its study (the search's stored record).
 
     Attributes:
-        budget_bytes: budget that peaks are compared with.
+        budget_bytes: bytes that peaks are compared with.
         spec: fields that the specs of all its trials share, as far as the study stores them.
     """
 
@@ -111,7 +119,7 @@ class SearchRecord:
 
     @staticmethod
     def is_search(attributes: dict[str, Any]) -> bool:
-        """Whether a study with these attributes is that of a search, or is damaged and may be one."""
+        """Whether a study with these attributes belongs to a search, or is damaged and may belong to one."""
         return OPENED in attributes or DAMAGED in attributes
 
     @classmethod
@@ -151,7 +159,7 @@ class SearchRecord:
         )
 
     def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
-        """Trial spec of a configuration, with the fields that the study keeps."""
+        """Specification of the trial that runs a configuration, as far as the study stores its fields."""
         return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)
 
 
@@ -162,7 +170,7 @@ def _is_newer(settings: Any) -> bool:
 
 
 def _setup(settings: dict[str, Any]) -> Setup:
-    """Setup of a study, read from its stored settings, whose names have not changed since autofit 0.1."""
+    """How the workload is run (mode, ranks, kind of batches), read from a study's stored settings."""
     num_ranks = settings.get("num_ranks", 1)
     return Setup(
         mode=settings["mode"],

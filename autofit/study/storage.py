@@ -34,15 +34,15 @@ def _never(_error: BaseException | None) -> bool:
 
 
 class Storage:
-    """Open storage of studies: a journal file or a database.
+    """Open storage of studies (the records of searches): a journal file or a database.
 
     Args:
         backend: Optuna's storage.
         where: file or URL for messages, without a password.
         errors: exceptions that the storage's library raises when the storage fails.
-        passes: returns whether an operation that failed with an error may succeed later.
-        denies: returns whether an operation failed because its user lacks a right.
-        wait_seconds: seconds for which `run` repeats a failed operation.
+        passes: takes such an error, and returns whether the operation may succeed if it is repeated later.
+        denies: takes such an error, and returns whether the user lacks the right for the operation.
+        wait_seconds: seconds for which `run` repeats an operation while the storage cannot be reached.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Storage:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turns errors of the storage's library, raised within the block, into `StorageError`."""
+        """Context manager that turns errors of the storage's library within the block into `StorageError`."""
         try:
             yield
         except self._errors as error:
@@ -83,15 +83,16 @@ class Storage:
             ) from error
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
-        """Runs an operation, repeating it while the storage cannot be reached.
+        """Runs a function that reads or writes the storage; repeats it while the storage cannot be reached.
 
         Args:
-            operation: function that reads and writes; it must be safe to repeat, whether or not its writes
-                before the failure were kept.
+            operation: function without arguments. It must be safe to run again, whether or not the writes of
+                a failed run were kept.
 
         Raises:
-            StorageError: the storage failed for good, or could not be reached for `wait_seconds`.
-                From then on every operation is tried once, so that the end of the search does not wait again.
+            StorageError: the storage failed for good, or could not be reached for `wait_seconds`. After such
+                a wait every later operation is tried only once, so that the end of a search does not wait
+                again.
         """
         pause_seconds = _FIRST_PAUSE_SECONDS
         until: float | None = None
@@ -116,7 +117,7 @@ class Storage:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Makes each transaction within the block atomic among processes.
+        """Context manager that makes each transaction within the block atomic among processes.
 
         Only SQLite needs this: it lacks the `SELECT … FOR UPDATE` with which Optuna reads before it
         writes, so that two processes could both set the same trial to RUNNING.
@@ -160,8 +161,9 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
     Args:
         storage: a database URL of SQLAlchemy's form, or the path of a journal file, whose name ends
             in `.journal`; by default the study's own journal in the state directory.
-        study_name: name of that default journal.
-        wait_seconds: see `Storage`; the first connection is tried once.
+        study_name: name of the study, and of its default journal.
+        wait_seconds: seconds for which later operations are repeated while the storage cannot be reached. The
+            first connection is tried only once.
 
     Raises:
         UsageError: `storage` is neither a URL nor such a path.

@@ -58,10 +58,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Configuration to try next, with the number and steps of its trial.
+    """Trial that a search should run next: a configuration and its number of steps.
 
     Attributes:
-        num_steps: number of full steps after the warm-up.
+        num_steps: number of training steps after the warm-up.
         asked_seconds: time at which the trial was asked for, in seconds of the epoch.
     """
 
@@ -75,11 +75,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """Stored record of a trial that returned an outcome.
+    """Stored record of a trial (a run or prediction of a configuration) that has an outcome.
 
     Attributes:
         outcome: the outcome, without its trace.
-        trace_digest: SHA-256 of the encoded trace, which is the name of its file.
+        trace_digest: SHA-256 of the trial's trace, which is the name of the trace's file; None without a
+            trace.
     """
 
     trial_number: int
@@ -97,12 +98,15 @@ class _Asked:
 
 
 class TuningStudy:
-    """Open study, which proposes and records trials; use it in a `with` statement, or close it.
+    """Open study: the durable record of a search, which proposes trials and keeps their outcomes.
+
+    A trial is one run or prediction of a configuration. Several processes may share a study. Use it in a
+    `with` statement, or close it.
 
     Attributes:
         name: name of the study in its storage.
-        fingerprint: fingerprint of the settings that the study belongs to.
-        goal: goal of this process's trials.
+        fingerprint: digest of everything that decides the outcomes of its trials.
+        goal: objective of the search, and how long its trials are.
         opened: the workload and card that this process opened the study for, and when.
     """
 
@@ -161,27 +165,31 @@ class TuningStudy:
         gpu: str = "",
         pruning: Pruning | None = None,
     ) -> Self:
-        """Opens the study with these settings, creating it if there is none.
+        """Opens the study with the given name or settings; creates it if there is none.
 
-        Trials that a dead coordinator left running are ended first: those with a recorded outcome are
-        completed, the others are given up and their sizes proposed again.
+        Trials that a process left running when it died are ended first: those with a recorded outcome keep
+        it, the others are given up, and their batch sizes are proposed again.
 
         Args:
             space: configurations to search.
-            budget_bytes: budget that peaks are compared with.
-            settings: everything else that decides an outcome beside space and budget, as JSON values.
-            label: beginning of the name if `name` is None; the fingerprint is its end.
+            budget_bytes: bytes that peaks are compared with.
+            settings: everything that decides an outcome besides space and budget, by name, as JSON values.
+            label: beginning of the study's name if `name` is None; a digest of the settings is appended.
             name: name of the study in its storage.
-            storage: see `open_storage`.
+            storage: database URL or path of a journal file; None for a journal of its own in the state
+                directory.
             wait_seconds: seconds to wait for a storage that cannot be reached.
             fresh: whether to delete an earlier study of this name.
-            curves: returns the peak curve of a knob setting, or None if there is none.
+            curves: returns the predicted peak curve of a knob setting, which guides the search; None if there
+                is none.
             seed: random seed of the choice among settings.
-            goal: purpose of the trials beside finding the boundaries.
-            lease_seconds: seconds for which a trial belongs to this process, from its beginning or from the
-                last `renew`; other hosts, which cannot see whether the process lives, wait as long.
-            workload, gpu: workload and card that the study is opened for, see `Opened`.
-            pruning: see `Ledger`.
+            goal: objective of the search, and how long its trials are.
+            lease_seconds: seconds for which this process claims a trial, from its start or from the last
+                `renew`. Processes on other hosts cannot see whether this process lives, and give up its
+                trials after this time.
+            workload, gpu: names of the workload and card that the study is opened for.
+            pruning: decides which knob settings need no trials, as another one is no slower and fits as large
+                a batch; None to search all settings to their end.
 
         Raises:
             StudyMismatchError: a study of that name was begun with other settings.
@@ -236,10 +244,10 @@ class TuningStudy:
         self.close()
 
     def close(self) -> None:
-        """Ends this process's trials that have no outcome, and releases the storage.
+        """Gives up this process's trials that have no outcome, and releases the storage.
 
-        If the storage cannot be reached, the trials stay as they are: the process that opens the study
-        next notices that their coordinator is gone.
+        If the storage cannot be reached, the trials stay marked as running: the process that opens the study
+        next notices that this process is gone.
         """
         try:
             with self._storage.guard():
@@ -253,21 +261,24 @@ class TuningStudy:
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:
-        """Next configuration to try; None if no trial is left, or all trials left are running.
+        """Starts the record of the next trial to run, and returns its configuration.
 
         Args:
             num_workers: number of trials that this process may run at once, if known.
+
+        Returns:
+            The trial; None if none is left, or if all that are left run already.
         """
         return self._storage.run(lambda: self._ask(num_workers))
 
     def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
         """Records the outcome of a trial durably.
 
-        The search learns from FITS, OOM and THRASH; any other verdict only stays in the record, and the
-        size is proposed again: the caller decides how often to retry.
+        The verdicts FITS, OOM and THRASH guide the search. After any other verdict, such as that of a lost
+        process, the same batch size is proposed again; the caller decides how often to retry.
 
         Args:
-            predicted_bytes: likely peak that was predicted for a measured trial, for the record.
+            predicted_bytes: likely peak that was predicted for a measured trial; only recorded.
         """
         asked = self._asked.get(trial_number)
         if asked is None:
@@ -289,9 +300,12 @@ class TuningStudy:
         self._ledger.finish(trial_number, (ask.knobs, ask.batch_size), outcome, num_steps=ask.num_steps)
 
     def recommend(self, recommended: Configuration | None, time: RecommendedTime = NO_TIME) -> None:
-        """Records the recommended configuration (None if nothing fits) and its step time.
+        """Records the configuration that the search recommends, and its predicted step time.
 
         A process that tried nothing writes nothing, as it may have read-only access to the study.
+
+        Args:
+            recommended: the configuration; None if nothing fits.
         """
         if self._is_opening_recorded:
             self._storage.run(
@@ -299,7 +313,10 @@ class TuningStudy:
             )
 
     def renew(self) -> None:
-        """Renews the leases of which a third has passed; call it every `renewal_seconds` while trials run."""
+        """Renews this process's claims (leases) on its running trials, if a third of their time has passed.
+
+        Call it every `renewal_seconds` while trials run.
+        """
         for number, asked in self._asked.items():
             owner = asked.owner.renewed(lease_seconds=self._lease_seconds)
             if owner is not None:
@@ -312,12 +329,12 @@ class TuningStudy:
         return self._lease_seconds / 3
 
     def boundaries(self) -> Mapping[Knobs, Boundary]:
-        """Largest fitting and smallest failing batch by knob setting; the mapping is updated in place."""
+        """Search for the largest batch of every knob setting; the mapping is kept up to date."""
         self._storage.run(self._catch_up)
         return self._ledger.boundaries
 
     def boundary(self, knobs: Knobs) -> Boundary:
-        """Largest fitting and smallest failing batch of a knob setting, as far as this process knows."""
+        """Search for the largest batch of a knob setting, as far as this process knows its outcomes."""
         return self._ledger.boundaries[knobs]
 
     @property
@@ -327,11 +344,11 @@ class TuningStudy:
 
     @property
     def known(self) -> Mapping[Configuration, TrialOutcome]:
-        """Outcome of each configuration, the decisive one of several, without its environment and log."""
+        """Outcome of each configuration, without its log; of several outcomes, the one that counts."""
         return self._ledger.known
 
     def take_changed(self) -> list[Knobs]:
-        """Knob settings changed since the last call, by trials of this process or others."""
+        """Returns the knob settings whose results changed since the last call, through any process."""
         return self._ledger.take_changed()
 
     def outcomes(self) -> list[TrialRecord]:
@@ -350,23 +367,23 @@ class TuningStudy:
         ]
 
     def verified(self) -> dict[Configuration, int]:
-        """Configurations that fit and passed a long verifying trial, each with its number of steps."""
+        """Configurations that fitted in a long verifying trial, each with its number of steps."""
         soak_steps = self.goal.soak_steps
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends trials whose coordinator (search) is gone, or whose lease has expired."""
+        """Ends trials that were abandoned: their search is gone, or its claim (lease) has expired."""
         self._storage.run(self._reconcile)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the largest batch of every knob setting is known; pruned knob settings count as known."""
+        """Whether the largest batch of every knob setting is known, except of those that need no trials."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_settled
 
     @property
     def is_complete(self) -> bool:
-        """Whether no trial of the study is left to be tried or waited for."""
+        """Whether all trials of the study have ended and none is left to try."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_complete
 
@@ -377,7 +394,7 @@ class TuningStudy:
 
     @property
     def num_measured(self) -> int:
-        """Number of trials with an outcome that were run, not answered by a prediction."""
+        """Number of trials with an outcome that were really run, not answered by a prediction."""
         return self._ledger.num_measured
 
     def _ask(self, num_workers: int | None) -> Ask | None:
@@ -413,13 +430,16 @@ class TuningStudy:
         return None
 
     def _record_opening(self) -> None:
-        """Records that the study was opened, once and at its first trial, since a study may be read-only."""
+        """Records once, with the first trial, that this process opened the study.
+
+        Until then nothing is written, since the study may be read-only.
+        """
         if not self._is_opening_recorded:
             record_opening(self._storage.backend, self._study_id, self.opened)
             self._is_opening_recorded = True
 
     def _plan(self) -> tuple[Knobs, int, Purpose] | None:
-        """Configuration to try next, and the purpose of its trial; None if nothing is left to try."""
+        """Configuration to try next, and the purpose of the trial; None if there is none to try now."""
         agenda = self._ledger.agenda(self.goal)
         if agenda.has_search:
             knobs, batch_size = self._sampler.choose(
@@ -434,7 +454,7 @@ class TuningStudy:
         return None if step is None else (step.knobs, step.batch_size, step.purpose)
 
     def _is_among(self, trials: list[FrozenTrial], knobs: Knobs, batch_size: int) -> bool:
-        """Updates the state with other processes' `trials`; returns whether one has this configuration."""
+        """Takes other processes' `trials` into the state; returns whether one tries the configuration."""
         wanted = {**self._space.to_params(knobs), BATCH_SIZE: batch_size}
         for trial in trials:
             self._take_in(trial)
@@ -444,15 +464,15 @@ class TuningStudy:
         return trial.state == TrialState.FAIL and self._readable_outcome(trial) is None
 
     def _catch_up(self) -> None:
-        """Updates the search state with new and changed trials of other coordinators."""
+        """Updates the state of the search with other processes' new and changed trials."""
         for trial in self._feed.news():
             self._take_in(trial)
 
     def _take_in(self, trial: FrozenTrial) -> None:
-        """Updates the state with a stored trial; gives up a trial of this process whose number got lost.
+        """Takes a stored trial into the state of the search.
 
-        A connection may be lost after a trial was written and before its number is known. The trial is
-        then in the storage, belongs to this process, and does not run.
+        It ends a trial that this process created but never ran: if the connection is lost while a trial is
+        written, the process does not learn the trial's number.
         """
         try:
             owner = owner_of(trial)

@@ -57,16 +57,17 @@ def apply_conv_algo(
 def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
     """Applies activation checkpointing to the repeated blocks of a model, in place.
 
-    Repeated blocks are modules with children that follow one of the same class in an `nn.Sequential` or
-    an `nn.ModuleList`. They keep less for the backward pass and run again in it. Random numbers are the
-    same both times; a batch norm inside a block updates its running statistics twice.
+    Repeated blocks are modules with children that follow one of the same class in an `nn.Sequential` or an
+    `nn.ModuleList`. Of their activations only some are kept for the backward pass, in which the blocks run
+    again. Random numbers are the same both times; a batch norm inside a block updates its running statistics
+    twice.
 
     Args:
         model: `nn.Module`, which is changed.
         checkpointing: `blocks` keeps only the inputs of each block, `blocks-reentrant` with PyTorch's
-            `use_reentrant=True`; `every:4` only those of each first of four blocks in a row; `selective` also
-            keeps the outputs of matrix products, convolutions and attention; `selective:50` at most 50
-            percent of those bytes.
+            `use_reentrant=True`; `every:4` takes four blocks in a row as one, and keeps only the inputs of
+            the first; `selective` also keeps the outputs of matrix products, convolutions and attention;
+            `selective:50` at most 50 percent of those bytes.
 
     Raises:
         UsageError: the model has no repeated blocks, or `checkpointing` is none of these.
@@ -80,9 +81,9 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 
 
 def hidden_weights(model: Any) -> list[Any]:
-    """Hidden weight matrices of a model, which the optimizers `muon` and `galore-adamw` are meant for.
+    """Hidden weight matrices of a model, for which the optimizers `muon` and `galore-adamw` are made.
 
-    These are its matrices, except those of embeddings and of the layer that makes its output.
+    These are all weight matrices except those of embeddings and of the layer that makes the output.
 
         >>> hidden = autofit.hidden_weights(model)
 
@@ -134,11 +135,11 @@ def set_loss(model: Any, loss: str) -> None:
     Args:
         model: model, which is changed: its forward pass requires labels, and returns hidden states in
             place of logits.
-        loss: a value of `--loss`.
+        loss: way to compute the loss, one of the values of `--loss`, such as `chunked:8`.
 
     Raises:
-        UsageError: `model` is no such model, its logits are more than a product, or the library of the loss
-            is not installed.
+        UsageError: `model` is not such a model, its logits are not just the product of hidden states and head
+            weights, or the library of the loss is not installed.
     """
     from autofit_workers.apply.loss import set_loss as apply  # imports torch
 

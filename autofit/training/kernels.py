@@ -29,9 +29,10 @@ def register_kernel(
     """Registers an operator from outside PyTorch for predictions, with its outputs and scratch memory.
 
     Predictions run in a process of their own, which imports the workload's file or module, or runs the
-    script: call this function there, at the top level, or in a module that it imports. A registration at a
-    prompt does not reach them. Of a kernel that Python launches itself, without an operator in
-    `torch.ops`, such as most Triton kernels, only the tensors that its Python code makes are seen.
+    script. Call this function at the top level there, or in a module that is imported there: a call at a
+    Python prompt has no effect on predictions. Kernels that Python code launches without an operator in
+    `torch.ops`, such as most Triton kernels, cannot be registered: predictions see only the tensors that the
+    Python code makes.
 
         >>> autofit.register_kernel(
         ...     "my_library::attend",
@@ -42,11 +43,12 @@ def register_kernel(
     Args:
         name: name of the operator in `torch.ops`: `library::operator`, or with an overload,
             `library::operator.overload`.
-        outputs: takes the operator's arguments, with tensors that have shapes and no data, and returns
-            tensors as the operator does, like the function for `torch.library.register_fake`; None if
-            the operator has such a function itself.
-        scratch: takes the same arguments, and returns the bytes that the call takes on the card beside the
-            outputs: a number, or a sequence with one for each allocation. None if there are none.
+        outputs: function that takes the operator's arguments, with tensors that have shapes but no data, and
+            returns tensors as the operator does, like the function for `torch.library.register_fake`; None if
+            the operator has such a function already.
+        scratch: function that takes the same arguments, and returns the bytes that the call takes on the card
+            besides the outputs: a number, or a sequence with a number for each allocation. None if it takes
+            no such memory.
 
     Raises:
         UsageError: the name is no operator's; the operator is PyTorch's own; or it is

@@ -37,16 +37,20 @@ def compare_kinds(
     tuned_kind: str,
     budget_bytes: int,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Largest batch for typical and for worst batches: one from the search, the other predicted.
+    """Largest batch for typical and for worst-case batches: one from the search, the other predicted.
 
     Args:
-        frontier: frontier that the search found.
-        curves: curves that answered the search, or gave its first sizes.
-        predict_other: returns the curves of a knob setting with the other kind of batches.
-        tuned_kind: kind of batches that was searched.
+        frontier: result of the search: the largest batch of each knob setting (precision, optimizer, …).
+        curves: peak curves that the search used: memory over the batch size, by knob setting.
+        predict_other: returns the peak curves of a knob setting for the kind of batches that was not
+            searched.
+        space: batch sizes that were searched.
+        tuned_kind: kind of batches that was searched, `typical` or `worst`.
+        budget_bytes: bytes that PyTorch's allocator may reserve.
 
     Returns:
-        Answers for both kinds, None if the other kind cannot be predicted; and notes with the reasons.
+        Two values: the answers for both kinds, or None if they cannot be compared; and sentences on why they
+        cannot.
     """
     best, other_name = frontier.best(), TYPICAL if tuned_kind == WORST else WORST
     batch_size = space.min_batch if best is None else best.batch_size
@@ -72,7 +76,12 @@ def compare_kinds(
 
 
 def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:
-    """Largest batch size that fits; from the `prior` curve, or by a search with few traces if it is None."""
+    """Largest of `sizes` whose peak is within the budget; None if none is.
+
+    Args:
+        prior: peak curve that is fast to evaluate; None if there is none, and each size of `curve` costs a
+            trace, so that as few as possible are tried.
+    """
     if prior is not None:
         return largest_fitting_batch(prior, budget_bytes, sizes=sizes).largest_batch
     boundary = Boundary(budget_bytes=budget_bytes, sizes=sizes)
@@ -98,13 +107,17 @@ def with_risks(
     sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """Frontier entries; predicted ones with the largest batch at each risk (`largest_by_risk`) added.
+    """Copies of the search's results, with the largest batch at each risk (`largest_by_risk`) added.
+
+    A risk says which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+    Measured results, and those whose batch sizes each cost a trace, stay unchanged.
 
     Args:
-        curves: curve of each knob setting, at the risk that its entry was found at.
-        budget_bytes: budget of the search.
-        sizes: returns the batch sizes of interest for a setting.
-        emit: called for each setting.
+        entries: results of the search, one for each knob setting.
+        curves: peak curve of each knob setting, at the risk that the search used.
+        budget_bytes: bytes that PyTorch's allocator may reserve.
+        sizes: returns the batch sizes that a knob setting can be run with, ascending.
+        emit: called with a progress event for each setting.
     """
     answered = []
     for entry in entries:
@@ -144,16 +157,18 @@ def card_answers(
     emit: EventSink,
     mesh: Sequence[int] = (),
 ) -> tuple[CardAnswer, ...]:
-    """Largest batch of one knob setting on each of `cards` for which it can be predicted.
+    """Largest batch of one knob setting on each of `cards`, without cards that cannot run or predict it.
 
-    Cards that cannot run it at all are left out too.
+    The largest batch is None on a card that has no memory left for the smallest batch.
 
     Args:
-        curve: curve of the setting, on any card.
+        curve: peak curve of the knob setting (memory over the batch size), on any card.
         cards: cards, the smallest first.
-        margin, reserve_bytes, mesh: see `budget_of`.
-        sizes: batch sizes of interest, ascending.
-        emit: called for each card.
+        margin: share of a card's memory that is kept free.
+        reserve_bytes: bytes of a card that are left to other processes.
+        mesh: number of ranks in each dimension of the processes that train together; empty for one process.
+        sizes: batch sizes to choose from, ascending.
+        emit: called with a progress event for each card.
     """
     by_architecture: dict[str, PredictedCurve] = {}
     answers = []

@@ -36,10 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Results of a search's trials, with its frontier and recommendation, from its study.
+    """Trials of a search (runs or predictions of configurations), with what was concluded from them.
 
     Attributes:
-        study: name of the study.
+        frontier: largest batch of every knob setting.
+        recommended: configuration that a practitioner would take; None if nothing fits.
+        trials: outcomes of the trials, in their order.
+        pruned: knob settings whose search was cut short.
+        study: name of the study, the stored record of the trials.
+        fingerprint: digest of everything that decides the answer.
     """
 
     frontier: Frontier
@@ -53,7 +58,13 @@ class Tried:
 def answer(
     settings: TuneSettings, predicted: Predicted, tried: Tried, measuring: Measuring, emit: EventSink
 ) -> TuneResult:
-    """Result of a search, built from its predictions and its trials."""
+    """Result of a search, put together from its predictions and its trials.
+
+    Args:
+        predicted: search space and predictions, made before any trial.
+        tried: the trials, and what was concluded from them.
+        measuring: runs measured trials, if another one is needed for the comparison of kinds of batches.
+    """
     target, space, curves, frontier = predicted.target, predicted.space, predicted.curves, tried.frontier
     best = frontier.best()
     kinds, not_compared = _kinds(settings, predicted, frontier, measuring, emit)
@@ -120,7 +131,7 @@ def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) ->
 def _advice(
     settings: TuneSettings, predicted: Predicted, frontier: Frontier, emit: EventSink
 ) -> Advice | None:
-    """Advice on changes that would make the smallest batch size fit; None unless nothing fits.
+    """Advice on changes that would make the smallest batch size fit; None if any batch fits.
 
     Scripts get no advice, as they decide their own settings, and neither do measured searches.
     """
@@ -149,7 +160,10 @@ def _kinds(
     measuring: Measuring,
     emit: EventSink,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Largest batch of each kind, typical and worst, and notes; None if the workload makes only one kind."""
+    """Largest batch of each kind, typical and worst-case, and sentences on why they are not compared.
+
+    The first value is None if the workload makes only one kind of batches, or if they are not compared.
+    """
     if not predicted.predictor.traces.has_batch_kinds:
         return None, ()
     target, spec, space = predicted.target, predicted.spec, predicted.space
@@ -197,7 +211,7 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
-    """Predicted memory of the best configuration, or of the smallest batch size if nothing fits."""
+    """Prediction for the best configuration, or for the smallest batch if nothing fits; None without one."""
     knobs, batch_size = (
         (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
     )

@@ -18,11 +18,12 @@ class ParallelAnswer:
     Attributes:
         parallel: kind of parallelism, such as `fsdp:8`; `ddp:1` for a single process.
         num_ranks: number of processes that train together.
-        budget: budget of one rank, which depends on NCCL's memory. None if `refused` is set.
+        budget: memory budget of one rank, from which NCCL's memory is taken. None if `refused` is set.
         best: best configuration; None if nothing fits.
-        frontier: one entry for each knob setting, see `TuneResult.frontier`.
-        study: name of its study; empty if `refused` is set.
-        refused: why the workload cannot be trained with it, or why it was not tried; else empty.
+        frontier: one entry for each knob setting (precision, optimizer, …), with its largest batch.
+        study: name of the study, the stored record of its trials; empty if `refused` is set.
+        refused: why the workload cannot be trained with this kind of parallelism, or why that was not tried;
+            else empty.
     """
 
     parallel: str
@@ -36,7 +37,7 @@ class ParallelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardAnswer:
-    """Answer of a search for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
+    """Largest batch on one card of the catalogue that is sold with the memory size of `--gpu-mem`."""
 
     gpu: str
     total_bytes: int
@@ -49,8 +50,9 @@ class KindAnswer:
 
     Attributes:
         largest_batch: largest batch that fits; None if none does.
-        evidence: evidence for the largest batch.
-        peak_bytes: predicted peak at `BatchKinds.batch_size`, of the memory that counts for the budget.
+        evidence: how the largest batch was found: `predicted`, or a kind of measurement.
+        peak_bytes: predicted peak at the batch size `BatchKinds.batch_size`, of the memory that counts
+            against the budget: on a GPU reserved memory.
     """
 
     largest_batch: int | None
@@ -64,7 +66,8 @@ class BatchKinds:
 
     Attributes:
         tuned: `typical` or `worst`, the kind that was searched.
-        batch_size: batch size of both peaks: the answer, or the smallest if nothing fits.
+        batch_size: batch size at which the peaks of both kinds are given: the answer of the search, or the
+            smallest size if nothing fits.
     """
 
     tuned: str

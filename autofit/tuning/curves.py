@@ -39,8 +39,9 @@ class Need:
     """Predicted memory need of one batch size.
 
     Attributes:
-        likely_bytes: likely need of the memory that counts for the budget.
-        workspace_bytes: part of it that operators take beside their outputs.
+        likely_bytes: likely peak of the memory that counts against the budget: on a GPU reserved memory, on
+            the CPU resident or private memory.
+        workspace_bytes: part of this peak that operators take as scratch memory, beside their outputs.
     """
 
     likely_bytes: int
@@ -48,9 +49,10 @@ class Need:
 
 
 class CurveSet:
-    """Peak curves of a search by knob setting; empty if nothing is predicted.
+    """Peak curves of a search (memory over the batch size), by knob setting; empty if nothing is predicted.
 
-    Curves for a step on the CPU only give the batch sizes to try first, as answers for the CPU are measured.
+    Answers for the CPU are always measured. Curves for a step on the CPU only choose the batch sizes to try
+    first.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class CurveSet:
 
     @property
     def by_knobs(self) -> dict[Knobs, PredictedCurve]:
-        """Curves that predict peaks on a card, by knob setting; the CPU's curves are left out."""
+        """Predicted curves for a card, by knob setting; curves for the CPU are not included."""
         return self._curves
 
     @property
@@ -80,7 +82,7 @@ class CurveSet:
 
     @property
     def trace_identity(self) -> str | None:
-        """Identity of the traced step that the curves predict; None where there are no curves."""
+        """Digest that identifies the traced step on which the curves rest; None if there are no curves."""
         on_card = next((curve.trace_identity for curve in self._curves.values()), None)
         return on_card or next((curve.trace_identity for curve in self._host_curves.values()), None)
 
@@ -89,7 +91,10 @@ class CurveSet:
         return self._curves.get(knobs) or self._host_curves.get(knobs)
 
     def guess(self, knobs: Knobs) -> Curve | None:
-        """Curve from which a knob setting's search takes its first size; None if nothing is predicted."""
+        """Curve that chooses a knob setting's first batch size; a straight line if each size costs a trace.
+
+        The line is fitted to two traced sizes. The result is None if nothing is predicted.
+        """
         guide = self.guide(knobs)
         if guide is None or not guide.needs_traces:
             return self.prior(knobs)
@@ -100,7 +105,7 @@ class CurveSet:
         return self._lines[knobs]
 
     def prior(self, knobs: Knobs) -> Curve | None:
-        """Curve of a knob setting that costs no trace for a batch size; None if there is no such curve."""
+        """Curve of a knob setting that needs no further traces; None if there is no such curve."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each
@@ -109,14 +114,14 @@ class CurveSet:
         return self._priors[knobs]
 
     def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """Convolution algorithm of each layer at a batch size, for the algorithm `mixed`; else None."""
+        """Convolution algorithm of each layer at a batch size; None unless the knob setting's is `mixed`."""
         curve = self._curves.get(knobs)
         if curve is None or knobs.conv_algo != MIXED:
             return None
         return curve.conv_plan(batch_size, budget_bytes)
 
     def need(self, knobs: Knobs, batch_size: int) -> Need:
-        """Likely memory need of a knob setting that has a curve, at one batch size."""
+        """Likely predicted memory of a configuration; the knob setting must have a curve."""
         host = self._host_curves.get(knobs)
         if host is not None:
             return Need(
@@ -133,9 +138,10 @@ class CurveSet:
         return guide.cannot_run(batch_size, budget_bytes)
 
     def at_most(self, knobs: Knobs, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-        """Largest of `sizes` whose low predicted peak is within the budget, 0 for none; None without a curve.
+        """Largest of `sizes` whose low predicted peak is within the budget; 0 if none is.
 
-        The low end of the prediction decides; `cannot_run` is assumed to stay true for larger batches.
+        Larger batches surely do not fit, as even the low end of their predicted peak exceeds the budget. The
+        result is None if the knob setting has no curve.
         """
         if self.prior(knobs) is None:
             return None
@@ -155,15 +161,17 @@ def curves_of(
     risk: Risk,
     address: str | None,
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Peak curve of every knob setting that can be predicted, and notes.
+    """Peak curve of every knob setting that can be predicted, and sentences for the user.
 
     Args:
-        spec: fields that all trials of the search share.
-        submit: runs the trial that measures a CPU process without a workload, if one is needed.
-        address: address of the cluster where trials run; None for this machine.
+        spec: specification with the fields that all trials of the search share.
+        submit: runs a trial; for a search on the CPU it is called once, to measure a process without a
+            workload.
+        risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+        address: address of the Ray cluster where trials run; None for this machine.
 
     Raises:
-        AutofitError: the workload fails; or it is not measured, and cannot be predicted.
+        AutofitError: the workload fails; or it cannot be predicted, and the search does not measure either.
     """
     if target.probe is Probe.CPU:
         process = functools.partial(host_process, spec, submit, address=address)
@@ -209,12 +217,12 @@ def _on_a_card(
 
 
 def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
-    """Announces the knob settings whose curves will be needed, so that traces can be made ahead."""
+    """Announces all knob settings of a search to the predictor, so that it can make their traces ahead."""
     predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
 
 
 def _only_batch(space: SearchSpace, knobs: Knobs) -> int | None:
-    """Batch size of a knob setting that is capped to a single one; None where there are several."""
+    """Batch size of a knob setting that is limited to a single size; None if several sizes are possible."""
     return space.min_batch if space.caps.get(knobs) == space.min_batch else None
 
 
@@ -222,13 +230,15 @@ _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
 
 
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
-    """Memory of a CPU trial's process without a workload, measured once and kept for later searches.
+    """Memory of a CPU trial's process without a workload; measured once, kept for this process's searches.
 
-    It depends on the place and the threads of trials, not on their workload. If it cannot be measured, it
-    is assumed, and the next search tries again.
+    The memory depends on the machine and the number of threads, not on the workload. If it cannot be
+    measured, a typical value is assumed, and the next search measures again.
 
     Args:
-        spec, submit, address: see `curves_of`.
+        spec: specification with the fields that all trials of the search share.
+        submit: runs the trial that measures the process.
+        address: address of the Ray cluster where trials run; None for this machine.
     """
     place = address, spec.num_threads
     if place not in _host_processes:
@@ -243,10 +253,11 @@ def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> Hos
 def _on_the_cpu(
     predictor: Predictor, process: Callable[[], HostProcess], space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Peak curves of all knob settings on the CPU, which give first sizes, and notes on settings without one.
+    """Peak curves of all knob settings on the CPU, to choose first sizes; and sentences on missing curves.
 
     Args:
-        process: called once a size is asked for, and so not at all if no trial is left to choose.
+        process: returns the memory of a process without a workload; first called when a curve is evaluated,
+            so that a search that is already complete does not measure it.
     """
     curves, failures = CurveSet(), []
     steps: dict[Knobs, PeakCurve] = {}
@@ -266,7 +277,7 @@ def _on_the_cpu(
 
 
 def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[str, ...]:
-    """Notes on why some knob settings have no predicted curve, a sentence for each reason."""
+    """Sentences on why some knob settings have no predicted curve, one for each distinct reason."""
     total = len(space.settings)
     return tuple(
         f"no prediction guided {'the search' if count == total else f'{count} of {total} settings'}: {why}"
@@ -283,14 +294,17 @@ def _confirm(
     *,
     risk: Risk,
 ) -> tuple[str, ...]:
-    """Traces the largest sizes found on the curves; if a peak differs, replaces all curves by traced ones.
+    """Checks the largest sizes that were found on curves, by a trace each; replaces all curves if one fails.
+
+    A check fails if a trace at the size itself has another peak than the curve, which is computed from traces
+    at a few small sizes. The curves that replace it are made anew, and trace every size if needed.
 
     Args:
-        answers: knob settings, each with the largest size found on its curve.
+        answers: knob settings, each with the largest batch size that fits by its curve.
 
     Returns:
-        Notes on sizes at which the user's script itself fails, for example because its evaluation needs more
-        data.
+        Sentences on sizes at which the user's script itself fails, for example because its evaluation needs
+        more data.
     """
     # After a first difference the other sizes are still checked, as each check may replace its own curve.
     agreed, failures = [], {}

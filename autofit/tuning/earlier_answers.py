@@ -77,14 +77,15 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """All inputs that decide the answer of a search, as the key under which the answer is stored.
+    """Everything that decides the answer of a search; its digest is the key of the stored answer.
 
     Attributes:
-        parts: everything that decides the answer, as JSON values.
-        roots: folders that the workload is imported from; copies of them in other places, such as
-            those on a cluster, ask the same question.
+        parts: settings, devices, versions and files that decide the answer, by name, as JSON values.
+        roots: folders that the workload is imported from. Their location does not count: the same files
+            elsewhere, as on a cluster, have the same stored answer.
         own_file: file of the workload, if it was given as one.
-        storage, wait_seconds: storage of the answers, and seconds to wait for a lost database.
+        storage: database URL or journal file that stores the answer.
+        wait_seconds: seconds to wait for a database that cannot be reached.
     """
 
     parts: Mapping[str, Any]
@@ -106,13 +107,14 @@ def question(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Question | None:
-    """`Question` that settings ask of a workload; None if some input that decides the answer is unknown.
+    """Key under which the answer of a search is stored; None if its answer is not to be stored.
 
-    The result is also None if devices do not answer, and for a script.
+    It is None if something that decides the answer is unknown: for a training script, which may read any
+    file, or if the devices of the machine or cluster do not answer.
 
     Args:
-        local_gpus: returns the cards of this machine; called if one may be measured.
-        reachable: returns the devices of the cluster in the settings; called if one may be measured.
+        local_gpus: returns the cards of this machine; called only if trials may run on them.
+        reachable: returns the devices of the cluster in the settings; called only if trials may run on them.
     """
     if workload.script is not None:
         return None  # a script may read any environment variable and any file
@@ -155,7 +157,7 @@ def question(
 
 
 def find(asked: Question) -> TuneResult | None:
-    """Stored answer to a question; None if there is none, or a file of its workload has changed.
+    """Stored answer for the key `asked`; None if none is stored, or a file of the workload has changed.
 
     Raises:
         StorageError: a database cannot be reached, which the search would need too.
@@ -183,10 +185,13 @@ def find(asked: Question) -> TuneResult | None:
 
 
 def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None) -> None:
-    """Stores an answer for later calls, if it is complete and the workload's files are known.
+    """Stores the answer of a search for later calls, if the search was complete.
+
+    Nothing is stored if `sources` is None, as changes of the workload would go unnoticed.
 
     Args:
-        sources: user's files that the workload used, path → digest; None if unknown.
+        asked: key to store the answer under.
+        sources: digest of each of the user's files that the workload used, by path; None if unknown.
     """
     from autofit.study.storage import open_storage, quiet_optuna
 
@@ -257,7 +262,10 @@ def require_readable(backend: Any, study_id: int) -> None:
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
-    """Writes an answer's entry to its study, in place of an earlier entry; safe to repeat after a failure."""
+    """Writes an answer to the study of its name, replacing an earlier one; may be repeated after a failure.
+
+    A study is Optuna's unit of storage: each answer is the single trial of a study of its own.
+    """
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
@@ -277,7 +285,11 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 
 
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
-    """Result from a stored entry; None if a file of its workload has changed."""
+    """Result in a stored entry; None if a file of the workload has changed since.
+
+    Raises:
+        ValueError: the entry is the answer for other settings than `asked`.
+    """
     if entry[_QUESTION] != asked.parts:
         raise ValueError("it answers another question")
     for source in entry[_SOURCES]:
@@ -304,9 +316,9 @@ def _is_measured(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> bool:
-    """Whether trials would measure the answer; True also if no target meets the settings.
+    """Whether the answer would be measured by running the workload, rather than predicted.
 
-    The search then gives the reason, and its answer is not stored anyway.
+    The result is True also if no device meets the settings: the search then fails, and nothing is stored.
     """
     try:
         return resolve_target(settings, local_gpus=local_gpus, reachable=reachable).probe is not None

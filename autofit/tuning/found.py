@@ -18,23 +18,24 @@ class Best:
 
     Attributes:
         batch_size: samples a batch; with several ranks, of one rank.
-        knobs: knob setting, such as `knobs.conv_algo`.
+        knobs: knob setting: precision, optimizer, convolution algorithm and so on.
         peak_allocated_bytes, peak_reserved_bytes: live blocks and segments of PyTorch's allocator at
             their peaks, in bytes; None if measured on the CPU, which has no caching allocator.
         device_peak_bytes: on CUDA, reserved memory and context; on the CPU, the peak resident set.
         evidence: `predicted`, `measured`, `emulated` (on a larger card under a limit) or `measured-cpu`.
         interval: predicted interval; None if measured on the CPU.
-        workspace_bytes: predicted range of the convolution workspaces; None if they have one size.
+        workspace_bytes: predicted range of the scratch memory of convolutions; None if it is known exactly.
         step_seconds, samples_per_second: of measured steps; None if predicted. A step that accumulates
             more than two batches is measured with two.
-        soak_steps: number of steps that it ran in a fresh process for verification; None if it was not
-            verified, as for a prediction.
+        soak_steps: number of steps of a longer run that verified it, in a fresh process; None if there was no
+            such run, as for a prediction.
         grad_accumulation: number of batches in an optimizer step.
         parallel: kind of parallelism, such as `fsdp:8`; empty for a single process.
         samples_per_step: global batch: samples of an optimizer step, of all ranks and accumulated batches.
         predicted_step_seconds, predicted_samples_per_second: predictions of the same quantities;
             None if they are too uncertain to be stated.
-        step_time_error: (predicted − measured) / measured step.
+        step_time_error: relative error of the predicted step time: (predicted − measured) / measured; None
+            unless there are both.
     """
 
     batch_size: int
@@ -62,8 +63,11 @@ class Recommended(Best):
 
     Attributes:
         by: reason for recommending this configuration.
-        largest_batch, first_failing_batch, reason: of its knob setting, see `FrontierEntry`.
-        estimate: prediction for it, if it is not the best configuration.
+        largest_batch: largest batch that fits with the same knob setting.
+        first_failing_batch: next larger batch, known to fail; None if none is known.
+        reason: why no larger batch fits.
+        estimate: prediction for the recommended configuration; None if it is the best one, whose prediction
+            is `TuneResult.estimate`.
     """
 
     by: RecommendedBy
@@ -78,31 +82,37 @@ class FrontierEntry:
     """Row of a search's frontier: one knob setting (precision, optimizer, …) with its largest batch.
 
     Attributes:
-        knobs: knob setting.
+        knobs: knob setting: a value for each knob.
         largest_batch: largest batch that is known to fit; None if no tried batch fits.
         peak_reserved_bytes: reserved peak at the largest batch; None on the CPU.
         device_peak_bytes: on CUDA, reserved memory and context at the largest batch; on the CPU, the peak
             resident set.
-        first_failing_batch: next larger batch, known to fail; None if the cap was reached. If
-            the search was stopped, the smallest larger batch that failed, if any did.
+        first_failing_batch: next larger batch, known to fail; None if the largest batch that the search
+            considers fits. If the search was stopped early, the smallest larger batch that failed, if any
+            did.
         reason: why the next batch fails, with the evidence; or why that is unknown.
-        evidence: evidence for the largest batch, see `Best.evidence`.
+        evidence: how the largest batch was found, see `Best.evidence`.
         largest_thrashing_batch: largest batch beyond `largest_batch` that would still run, with the
             allocator emptying its cache and retrying; None if there is none or it is unknown.
-        largest_by_risk: for predictions, the largest batch at each `Risk`; None if it was measured or
-            each size costs a trace.
-        likely_still_runs: True if the largest batch at the likely risk would run with the smallest
-            workspaces even if everything else takes as much as at the high end; None if not predicted.
-        dominated_by: knob setting that fits as much and takes no longer for a sample, by measured rates or,
-            without them, by predicted ones or the usual cost of its knobs; None on the Pareto front.
-        is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
+        largest_by_risk: for predictions, the largest batch at each `Risk`, which says whether the likely
+            peak, the high end or the worst case has to fit; None if the batch was measured, or each size
+            costs a trace.
+        likely_still_runs: whether the largest batch by the likely peak would run even if tensors take as much
+            as at the high end of the prediction, with convolutions falling back to their smallest scratch
+            memory; None if not predicted.
+        dominated_by: another knob setting that fits as large a batch and takes no longer for a sample, by
+            measured, else predicted speed, else by what its knobs usually cost; None if there is no such
+            setting (the entry is on the Pareto front).
+        is_settled: True if `largest_batch` is final: the search left no batch untried between it and
+            `first_failing_batch`.
         step_seconds, samples_per_second: of measured steps at the largest batch; None if predicted.
         predicted_bytes: likely predicted peak, if the largest batch was measured.
-        prediction_error: (predicted − measured) / measured peak.
+        prediction_error: relative error of the predicted peak: (predicted − measured) / measured; None unless
+            there are both.
         parallel, samples_per_step, predicted_step_seconds, predicted_samples_per_second, step_time_error: of
             the largest batch, see `Best`.
-        relative_sample_time: predicted time of a sample over that of the fastest knob setting, both
-            at their largest batches; None if no time is predicted.
+        relative_sample_time: predicted time of a sample at the largest batch, divided by that of the fastest
+            knob setting at its own; None if no time is predicted.
     """
 
     knobs: Knobs

@@ -31,11 +31,11 @@ _PREDICTED = {
 
 
 class Cap(NamedTuple):
-    """Reason why batches above the search space's largest are not considered, for one knob setting.
+    """Reason why a knob setting's search ends at a smaller batch than that of other settings.
 
     Attributes:
         why: reason in words.
-        is_refused: whether the next larger batch is known not to run, whatever the memory.
+        is_refused: whether PyTorch's kernels cannot run the next larger batch, however large the memory is.
     """
 
     why: str
@@ -43,20 +43,27 @@ class Cap(NamedTuple):
 
 
 class Frontier:
-    """Largest batch of every knob setting, from the outcomes and predictions of a study.
+    """Results of a search: the largest batch of every knob setting, from its trials and predictions.
+
+    A knob setting is a value for each knob, such as precision and optimizer. A trial is one run or prediction
+    of a knob setting at a batch size.
 
     Args:
         boundaries: largest batch that fits and first that fails, for each knob setting, in the order of the
             search space.
-        known: outcome that counts for each configuration, if several trials ran it, see `decisive`.
-        curves: predictions of these settings on the card; empty if there are none.
-        budget_bytes: budget that peaks are compared with.
-        architecture: architecture of the card that the trials run on, see `Pace.of`.
+        known: result of the trial of each configuration; where there were several trials, the one that counts
+            by `decisive`.
+        curves: predicted peak curves of these settings on the card; empty if there are none.
+        budget_bytes: bytes that PyTorch's allocator may reserve.
+        architecture: architecture of the card that the trials run on, on which the usual speed of knobs
+            depends.
         objective: quantity that the best configuration maximizes.
-        verified: configurations that ran through a soak, with the number of steps.
-        caps: reason why larger batches than the space's cannot be run, for the settings that have one.
+        verified: configurations that fitted also in a longer run (soak), with the number of steps of that
+            run.
+        caps: for knob settings whose search ends at a smaller batch than that of others, the reason.
         parallel: parallelism of the ranks; batches and peaks are those of one process.
-        stopped_by: option whose limit ended the search, so that boundaries may be open; None for none.
+        stopped_by: option whose limit ended the search early, such as `--max-trials`, so that some largest
+            batches may be unknown; None if the search is complete.
     """
 
     def __init__(
@@ -94,7 +101,8 @@ class Frontier:
     def entries(self) -> tuple[FrontierEntry, ...]:
         """One entry for each knob setting whose largest batch is known, in the order of the search space.
 
-        If the search was stopped, also settings that were tried and whose boundary is still open.
+        If the search was stopped early, settings that were tried but whose largest batch is not final are
+        included.
         """
         shown = self.settled if self.stopped_by is None else self._tried
         dominated = dominating(dict(self._points(shown)))
@@ -108,7 +116,7 @@ class Frontier:
         )
 
     def _points(self, settings: Iterable[Knobs]) -> Iterator[tuple[Knobs, Point]]:
-        """Pareto points to compare: each knob setting that fits, at its largest batch."""
+        """Yields each knob setting that fits, with its largest batch and speed, to find the Pareto front."""
         for knobs in settings:
             largest = self._boundaries[knobs].largest_fitting
             if largest is None:
@@ -126,7 +134,7 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on an incomplete search: no step times for the objective, or stopped early by a limit."""
+        """Sentences on what the search did not do: it was stopped early, or no step times are known."""
         if self.stopped_by is None:
             return self._on_objective()
         names = setting_names(self._boundaries)
@@ -143,7 +151,10 @@ class Frontier:
         return tuple(notes)
 
     def _on_objective(self) -> tuple[str, ...]:
-        """Note that the best is the largest batch, not the fastest, as no step time is known."""
+        """Sentence that the best is the largest batch, not the fastest; empty unless throughput is the aim.
+
+        It is empty also if a step time is known, measured or predicted.
+        """
         is_known = self._objective is not Objective.THROUGHPUT or self._is_timed or self._speeds.any_known
         if is_known or not any(boundary.largest_fitting for boundary in self._boundaries.values()):
             return ()
@@ -153,11 +164,15 @@ class Frontier:
         )
 
     def knee(self) -> Knee | None:
-        """Throughput knee (smallest batch with nearly the best rate), as measured or else predicted."""
+        """Throughput knee: the smallest batch whose samples a second are near the best rate.
+
+        Returns:
+            The knee by measured rates or, if there are none, by predicted ones; None if neither are known.
+        """
         return knee_of(self._outcomes) or self._speeds.knee()
 
     def entry(self, knobs: Knobs) -> FrontierEntry:
-        """Frontier entry of a knob setting that was tried; without its largest thrashing batch."""
+        """Result for a knob setting that was tried; its field `largest_thrashing_batch` is left empty."""
         boundary = self._boundaries[knobs]
         largest, failing = boundary.largest_fitting, boundary.first_failing
         fits = None if largest is None else self._outcomes[knobs, largest]
@@ -205,7 +220,7 @@ class Frontier:
         return of_script or knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
-        """First batch size above a knob setting's cap, if PyTorch is known to refuse it; else None."""
+        """Batch size after the last that PyTorch's kernels accept; None if no kernel limits the setting."""
         boundary = self._boundaries[knobs]
         cap = self._caps.get(knobs)
         if cap is None or not cap.is_refused:
@@ -215,7 +230,10 @@ class Frontier:
         return boundary.largest_fitting + 1
 
     def best(self) -> Best | None:
-        """Best configuration that fits, see `best_of`; by predicted step times where none was measured."""
+        """Best configuration that fits, by the objective; None if nothing fits.
+
+        If throughput is the objective and no step was measured, predicted step times decide. See `best_of`.
+        """
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
         if self._is_by_predicted_rate:
             outcome = self._fastest(only_stated=False)
@@ -227,7 +245,15 @@ class Frontier:
         return self._objective is Objective.THROUGHPUT and not self._is_timed and self._speeds.any_known
 
     def _fastest(self, *, only_stated: bool) -> TrialOutcome | None:
-        """Outcome of the configuration predicted fastest; None without predicted step times."""
+        """Outcome of the configuration predicted to be fastest.
+
+        Args:
+            only_stated: whether to consider only configurations whose step time is certain enough to be
+                shown.
+
+        Returns:
+            The outcome; None if no times are predicted, or if measured times are known.
+        """
         found = None if self._is_timed else self._speeds.fastest(only_stated=only_stated)
         if found is None:
             return None
@@ -235,7 +261,12 @@ class Frontier:
         return known or self._curves[found.knobs].outcome(found.batch_size, self._budget_bytes)
 
     def recommended(self, default_algo: str | None) -> Recommended | None:
-        """Configuration that a practitioner would take; see `recommended_of`."""
+        """Configuration that a practitioner would take, with the reason; None if nothing fits.
+
+        Args:
+            default_algo: PyTorch's default convolution algorithm, with which others are compared; None if the
+                user named the algorithms.
+        """
         found = recommended_of(
             self._outcomes,
             self._boundaries,
@@ -286,7 +317,10 @@ class Frontier:
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
-        """Number of steps that verified a configuration, at most as many as requested; None without any."""
+        """Number of steps of the longer run that verified a configuration; None if there was no such run.
+
+        At most as many count as were requested.
+        """
         asked = self._verified.get((outcome.knobs, outcome.batch_size))
         return None if asked is None else min(asked, outcome.num_steps_done)
 
@@ -307,7 +341,7 @@ class Frontier:
         return f"{what}it lies between {low} and {fails.batch_size}; {self._reason(fails)}"
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
-        """Peaks of an outcome; for a predicted outcome the likely peaks, not those at its risk."""
+        """Peaks of a trial's outcome; for a prediction the likely peaks, even if the high end has to fit."""
         if outcome.evidence is not Evidence.PREDICTED:
             return outcome.peaks
         likely = self._curves[outcome.knobs](outcome.batch_size)
@@ -340,7 +374,11 @@ class Frontier:
         return f"{size} was run and ran out of memory"
 
     def _largest_thrashing(self, knobs: Knobs) -> int | None:
-        """Largest batch predicted to run with allocator retries, if larger than all that fit; else None."""
+        """Largest batch that still runs by emptying the allocator's cache and retrying, above those that fit.
+
+        Returns:
+            The batch size; None if there is no such batch, or each size would cost a trace.
+        """
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
@@ -361,7 +399,7 @@ def _cap(knobs: Knobs, boundary: Boundary) -> str:
 
 
 def _named(outcome: TrialOutcome) -> str:
-    """Phrase for a failed batch size, with the global batch that it divides, if any."""
+    """Phrase for the batch size of a failed trial, with the global batch that it is a part of, if any."""
     size, whole = outcome.batch_size, outcome.knobs.global_batch
     if whole is None:
         return f"batch {size}"
@@ -369,12 +407,12 @@ def _named(outcome: TrialOutcome) -> str:
 
 
 def _stated_rate(time: StepTime | None) -> float | None:
-    """Predicted samples a second; None where the prediction is too uncertain to be shown."""
+    """Predicted samples a second; None if there is no prediction, or it is too uncertain to be shown."""
     return None if time is None or not time.confidence.is_stated else time.samples_per_second
 
 
 def _error(predicted_bytes: int | None, measured_bytes: int | None) -> float | None:
-    """Relative error of a predicted peak: (predicted − measured) / measured."""
+    """Relative error of a predicted peak: (predicted − measured) / measured; None unless there are both."""
     if predicted_bytes is None or not measured_bytes:
         return None
     return predicted_bytes / measured_bytes - 1

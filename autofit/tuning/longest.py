@@ -40,9 +40,13 @@ def at_their_longest(
 ) -> tuple[SearchSpace, tuple[str, ...]]:
     """Search space in which each knob setting has the largest sample size that fits at `batch_size`.
 
+    Args:
+        batch_size: samples of a batch; the smallest batch of the returned space.
+        allows_long: whether samples may be longer than the model was made for.
+        risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+
     Returns:
-        Search space, whose batches start at `batch_size`, and a sentence for each setting on why no larger
-        samples fit.
+        Two values: the search space, and a sentence for each knob setting on why no larger samples fit.
 
     Raises:
         UsageError: the workload makes samples of one size.
@@ -88,7 +92,13 @@ def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-    """Largest sample size that fits, also among the next few after one that does not; None if none fits."""
+    """Largest of `sizes` whose peak is within the budget; None if none is.
+
+    A size that fits is also found if it is one of the few after a size that does not fit.
+
+    Args:
+        curve: peaks over the sample size, at one batch size.
+    """
     longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
     while longest is not None:
         first = sizes.index(longest) + 1
@@ -104,7 +114,12 @@ def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | Non
 
 
 class _Search:
-    """Finds the largest sample size of one knob setting, called `name`, at one batch size."""
+    """Finds the largest sample size of one knob setting at one batch size.
+
+    Args:
+        risk: which value of a predicted peak has to fit: the likely one, the high end, or the worst case.
+        name: name of the knob setting in messages; may be empty.
+    """
 
     def __init__(
         self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk, name: str
@@ -119,12 +134,12 @@ class _Search:
         self._failures: dict[int, WorkloadFailedError] = {}  # errors of the workload, by size
 
     def longest(self, multiple: int, limit: int | None, budget_bytes: int) -> tuple[int, str]:
-        """Largest sample size that fits, or the smallest if none fits; and a sentence on why none is larger.
+        """Largest sample size that fits, or the smallest if none fits; and a sentence on why it ends there.
 
-        Sizes are the multiples of `multiple`, and the limit itself.
+        Considered are the multiples of `multiple`, and the limit itself.
 
         Args:
-            limit: size that the model was made for, if that is the largest; else None.
+            limit: size that the model was made for, if larger samples must not be tried; else None.
 
         Raises:
             WorkloadFailedError: the workload fails at every size.
@@ -172,7 +187,11 @@ class _Search:
         return f"{size} is predicted to reserve {needed}, {over} over the budget"
 
     def _peak_or(self, size: int, beyond_bytes: int) -> int:
-        """Peak in bytes traced at a sample size; `beyond_bytes` if the workload fails at the size."""
+        """Peak in bytes traced at a sample size; `beyond_bytes` if the workload fails at the size.
+
+        Args:
+            beyond_bytes: number that exceeds the budget, returned in place of a peak.
+        """
         knobs = dataclasses.replace(self._knobs, seq_len=size)
         try:
             curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
@@ -182,7 +201,11 @@ class _Search:
             return beyond_bytes
 
     def _traced_sizes(self, beyond_bytes: int) -> CachedCurve:
-        """Peaks over the sample size, each from a trace of its own; see `_peak_or`."""
+        """Curve of peaks over the sample size, which makes a trace for each size that is evaluated.
+
+        Args:
+            beyond_bytes: peak of a size at which the workload fails; it exceeds the budget.
+        """
 
         def peak_bytes(size: int, _stop_above_bytes: int | None = None) -> int:
             return self._peak_or(size, beyond_bytes)
@@ -190,6 +213,6 @@ class _Search:
         return CachedCurve(peak_bytes, peak_bytes)
 
     def _is_so(self, size: int, curve: Curve) -> bool:
-        """Whether a trace at a sample size yields the peak that `curve` has at the size."""
+        """Whether a trace made at a sample size confirms the peak that `curve` has there."""
         peak_bytes = curve.peak_reserved_bytes(size)
         return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)

@@ -26,7 +26,11 @@ _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
 
 
 def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
-    """Opens the study that holds the trials of a search; see `TuningStudy.open`."""
+    """Opens the stored record (study) of a search's trials, and creates it if there is none.
+
+    Args:
+        predicted: search space, budget and predictions of the search.
+    """
     from autofit.study.study import TuningStudy
 
     spec, target, space, curves = predicted.spec, predicted.target, predicted.space, predicted.curves
@@ -51,9 +55,13 @@ def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
 def _identity(
     settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet, observations: str
 ) -> dict[str, Any]:
-    """Inputs beside search space and budget that decide the outcomes of a study, by name.
+    """Inputs that decide the outcomes of a search's trials, by name, besides search space and budget.
 
-    The trace covers the code that the workload's own file imports.
+    Searches with equal inputs share their trials. The digest of the trace stands for the workload's code,
+    including what its file imports.
+
+    Args:
+        observations: digest of the observed peaks that correct the predictions; empty if there are none.
     """
     share, parallel = settings.setup.nonzero_share, settings.setup.parallel
     return {
@@ -77,7 +85,10 @@ def _identity(
 
 
 def _kept(workload: WorkloadRef) -> dict[str, Any]:
-    """Workload reference as studies store it: without its code, with the module names of autofit 0.2."""
+    """Workload reference as a dictionary that is stored with a study.
+
+    The workload's code is left out, and modules have the names of autofit 0.2, so that older records match.
+    """
     target = former_module(workload.target) if workload.kind == "import" else workload.target
     kept = dataclasses.asdict(dataclasses.replace(workload, target=target, payload_base64=None))
     return {name: value for name, value in kept.items() if name != "task" or value is not None}

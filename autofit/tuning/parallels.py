@@ -29,13 +29,14 @@ _REFUSALS = (WorkloadFailedError, UsageError)
 def compare_parallels(
     settings: TuneSettings, ask: Callable[[TuneSettings], TuneResult], emit: EventSink = ignore
 ) -> TuneResult:
-    """Result for the best of several kinds of parallelism, with the answer for each of the others.
+    """Searches with each of several kinds of parallelism, such as `fsdp:8`, and returns the best result.
 
-    The best has the largest global batch, or the highest throughput; among equals, the first given is the
-    best. The limits in the settings hold for all kinds together.
+    Answers for the other kinds are in its field `parallels`. The best has the largest global batch, or the
+    most samples a second if throughput is the objective; among equals, the first given is the best. Limits on
+    trials and seconds in the settings hold for all kinds together.
 
     Args:
-        ask: returns the answer for a single kind.
+        ask: searches with the settings of a single kind.
 
     Raises:
         AutofitError: all kinds are refused; the error is the first one's.
@@ -97,7 +98,7 @@ def compare_parallels(
 
 
 def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
-    """Settings for one kind of parallelism, with a study of its own."""
+    """Copy of the settings for one kind of parallelism; its trials are stored apart from those of others."""
     one = settings.with_parallel(parallel)
     if settings.study is None:
         return one  # its name follows from its settings
@@ -106,7 +107,11 @@ def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
 
 
 def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float) -> TuneSettings:
-    """Settings whose limits are reduced by the trials and seconds that earlier answers took."""
+    """Copy of the settings with limits less the trials and seconds that earlier answers took.
+
+    Args:
+        began: start of the first search, by the monotonic clock.
+    """
     num_measured = sum(trial.was_run for answer in answers for trial in answer.trials)
     trials, seconds = settings.max_trials, settings.max_seconds
     return dataclasses.replace(
@@ -117,7 +122,7 @@ def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float)
 
 
 def _used_up(left: TuneSettings) -> str | None:
-    """Name of the option whose limit is used up, `--max-seconds` or `--max-trials`; else None."""
+    """Name of the option whose limit has nothing left, `--max-seconds` or `--max-trials`; else None."""
     if left.max_seconds is not None and left.max_seconds <= 0:
         return "--max-seconds"
     return "--max-trials" if left.max_trials is not None and left.max_trials <= 0 else None

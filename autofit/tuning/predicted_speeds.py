@@ -32,12 +32,12 @@ class TimedSize:
 
 
 class PredictedSpeeds:
-    """Predicted step times of the configurations that fit.
+    """Predicted step times of the configurations of a search that fit.
 
     Args:
-        curves: curve of each knob setting; settings without one have no times.
+        curves: predicted curve of each knob setting; settings without a curve have no times.
         boundaries: largest fitting and smallest failing batch of each setting.
-        budget_bytes: budget that peaks are compared with.
+        budget_bytes: bytes that PyTorch's allocator may reserve.
     """
 
     def __init__(
@@ -64,12 +64,18 @@ class PredictedSpeeds:
         return bool(self._largest)
 
     def relative(self, knobs: Knobs) -> float | None:
-        """Time of a sample at a knob setting's largest batch, relative to the fastest knob setting."""
+        """Predicted time of a sample at a setting's largest batch, divided by that of the fastest setting.
+
+        Returns:
+            The ratio, 1 for the fastest; None if no time is predicted for the knob setting.
+        """
         mine = next((each for each in self._largest if each.knobs == knobs), None)
         return None if mine is None else max(each.rate for each in self._largest) / mine.rate
 
     def fastest(self, *, only_stated: bool) -> TimedSize | None:
-        """Configuration with the most samples a second; the largest batch among equally fast ones.
+        """Configuration that fits with the most predicted samples a second; None if no time is predicted.
+
+        Among about equally fast ones it is the one with the largest batch.
 
         Args:
             only_stated: whether to consider only configurations whose seconds are certain enough to be
@@ -84,7 +90,11 @@ class PredictedSpeeds:
         return next(filter(self._fits, by_size))
 
     def knee(self) -> Knee | None:
-        """Throughput knee: the smallest batch whose rate is near the best; None without a sure step time."""
+        """Throughput knee: the smallest batch whose predicted samples a second are near the best.
+
+        Returns:
+            The knee; None if no step time is certain enough to be shown.
+        """
         sizes = self._sizes(only_stated=True)
         best = self._of_best_rate(sizes)
         if best is None:
@@ -104,7 +114,10 @@ class PredictedSpeeds:
         return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
-        """Whether a configuration fits; some below the largest fail, as blocks are placed differently."""
+        """Whether a configuration is predicted to fit.
+
+        Some batches below the largest do not fit, as the allocator places their blocks differently.
+        """
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
@@ -119,11 +132,13 @@ class PredictedSpeeds:
         )
 
     def _sizes(self, *, only_stated: bool) -> tuple[TimedSize, ...]:
-        """Candidates for the fastest: each largest batch, and repeated halves of those that may be fastest.
+        """Configurations among which the fastest is sought: each largest batch, and its repeated halves.
+
+        Halves are considered only of batches whose rate is not far below the best.
 
         Args:
-            only_stated: whether to consider only sizes whose seconds are certain enough; small sizes seldom
-                are if the largest is not.
+            only_stated: whether to consider only sizes whose step time is certain enough to be shown; smaller
+                batches of a knob setting are left out if its largest is not.
         """
         best_rate = max((each.rate for each in self._largest), default=0.0)
         found = []

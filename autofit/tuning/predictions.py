@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Target, search space and predictions of a search, made before any trial.
+    """Inputs and predictions of a search, before its first trial.
 
     Attributes:
         started: time when the search began, by the monotonic clock.
-        spec: fields of a trial's spec that all its trials share.
-        caps: reason why larger batches than the space's cannot be run, by knob setting.
-        notes: sentences on left-out settings and on the curves, for the user.
+        target: card or CPU that is searched for, its memory budget, and how trials measure.
+        spec: specification with the fields that all trials share.
+        space: knob settings and batch sizes to search.
+        curves: predicted peak curve of each knob setting.
+        caps: for knob settings whose search ends at a smaller batch than that of others, the reason.
+        notes: sentences for the user, on settings that are left out and on the predictions.
     """
 
     started: float
@@ -61,11 +64,12 @@ def predict(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> Predicted:
-    """Finds the target of a search, its search space, and the peak curves of its knob settings.
+    """Prepares a search: finds its card and budget, its search space, and the peak curves of its settings.
 
     Args:
-        predictor_of: returns a predictor of the workload for a setup, if the target is only predicted;
-            None to make one.
+        measuring: runs trials; used only if something has to be measured.
+        predictor_of: returns an existing predictor of the workload for a setup (mode, ranks, kind of
+            batches), used if nothing is measured; None to make one.
 
     Raises:
         AutofitError: a requested device or model does not exist, or the workload fails.
@@ -118,9 +122,10 @@ def predict(
 
 
 def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
-    """Predictor of the workload's memory on the target, which is the host or a card.
+    """Makes the predictor of a workload's memory on a card or, if trials run on the CPU, on the host.
 
-    Effects of PyTorch's release on a CPU step are ignored, as CPU predictions only guide the search.
+    For a card, the installed PyTorch must pass a self-test. For the CPU it need not, as predictions only
+    choose the sizes that are measured first.
     """
     if target.probe is Probe.CPU:
         return Predictor(
@@ -149,8 +154,8 @@ def _require_times(settings: TuneSettings, target: Target) -> None:
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     """Number of threads of a CPU trial; None unless trials run on the CPU.
 
-    The number of threads affects memory, so it is fixed for all trials of a study. Ranks share their node's
-    cores.
+    The number of threads affects memory, so it is fixed for all trials of a study. Ranks on one machine share
+    its cores.
     """
     if target.probe is not Probe.CPU:
         return None
@@ -159,7 +164,7 @@ def _num_threads(settings: TuneSettings, target: Target) -> int | None:
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
-    """Trial spec with the fields that are equal in all trials of a search."""
+    """Specification of a trial with the fields that are equal in all trials of a search."""
     return TrialSpec(
         workload=workload,
         batch_size=1,

@@ -40,28 +40,32 @@ class TuneResult:
         device: device that was measured or assumed.
         best: best configuration that fits; None if nothing fits.
         recommended: configuration that a practitioner would take, see `RecommendedBy`; None if nothing fits.
-        frontier: one entry for each knob setting, in the order of the search space.
-        trials: outcomes in the study, in their order.
+        frontier: one entry for each knob setting (precision, optimizer, …) with its largest batch, in the
+            order of the search space.
+        trials: results of all trials, each one run or prediction of a configuration, in their order.
         wall_seconds: seconds that the search took.
-        study: name of the study.
+        study: name of the study, the stored record of the trials, with which the search can be continued.
         fingerprint: digest of everything that decides the answer; equal fingerprints have equal answers.
-        pruned: knob settings whose search was cut short, because another one fits at least as much and is
-            no slower.
+        pruned: knob settings whose search was cut short, because another setting fits at least as large a
+            batch and is no slower.
         versions: versions of autofit, PyTorch and others.
         estimate: prediction for the best batch or, if nothing fits, for the smallest.
         cards: with `gpu_mem`, the answer for each card that is sold with this memory.
         lengths: with `--lengths`, the batches that fit with the sample lengths of the data.
-        batch_kinds: largest typical and worst batches, if the workload makes both.
+        batch_kinds: largest batch for typical and for worst-case batches, if the workload makes both.
         num_ranks: number of processes that train together, of which the answer is for one; 1 for a single
             process.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         parallels: kinds of parallelism that were compared, in the order they were given; the answer is that
             of the one with the largest global batch. Empty if only one was asked for.
-        conv_plan: algorithm of every layer, if `mixed` is the best.
-        advice: changes that would make it fit, if nothing does and changes were tried; else None.
+        conv_plan: convolution algorithm of every layer, if `mixed` is that of the best configuration; else
+            None.
+        advice: changes with which the smallest batch would fit, if no batch fits and changes were tried; else
+            None.
         notes: further sentences about the answer.
-        risk: level of the predicted peak that has to be within the budget.
-        architectures: architectures that predictions cover, the likely one first; for a named card
+        risk: which value of a predicted peak has to be within the budget: the likely one, the high end of its
+            interval, or the worst case.
+        architectures: GPU architectures that predictions cover, the likely one first; for a named card only
             its own.
         objective: quantity that the best configuration maximizes: `batch` or `throughput`.
         knee: throughput knee (smallest batch with nearly the best rate), as measured or else predicted; None
@@ -130,7 +134,10 @@ class TuneResult:
         return setting_names(dict.fromkeys(each.knobs for each in known), convolves=self.convolves)
 
     def setting_name(self, knobs: Knobs) -> str:
-        """Name of a knob setting in this search; that of its conv algorithm if the search did not try it."""
+        """Display name of a knob setting in this search.
+
+        For a setting that the search did not try, it is the name of the convolution algorithm alone.
+        """
         return self.setting_names.get(knobs, knobs.conv_algo)
 
     @property
@@ -150,12 +157,12 @@ class TuneResult:
 
     @property
     def is_of_product(self) -> bool:
-        """Whether knobs other than the convolution algorithm were searched."""
+        """Whether the search varied other knobs than the convolution algorithm."""
         return any(name != "conv_algo" for name in self.searched)
 
     @property
     def assumptions(self) -> tuple[AssumedSize, ...]:
-        """Sizes assumed for tensors whose shapes depend on values, in the best configuration's prediction."""
+        """Tensor sizes that depend on data values and were assumed in the best configuration's prediction."""
         return () if self.estimate is None else self.estimate.assumptions
 
     @property
@@ -254,7 +261,7 @@ class CardResults:
 
     Attributes:
         answers: results in the order of the cards.
-        unanswered: for each card without a prediction, by its key, the reason and advice.
+        unanswered: for each card without a prediction, by its key, the reason, and what can be done.
     """
 
     answers: tuple[TuneResult, ...]

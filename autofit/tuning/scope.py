@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
 
 def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = False) -> tuple[str, ...]:
-    """Convolution algorithms to search; by default the device's, for a script only the first of them."""
+    """Convolution algorithms to search: those that the user named, else the usual ones of the device.
+
+    Args:
+        of_script: whether the workload is a training script, for which one algorithm is the default.
+
+    Raises:
+        UsageError: a named algorithm does not apply to the device, or not to a compiled model.
+    """
     kind = target.device.kind
     if settings.conv_algos is None:
         return conv.defaults(kind)[: 1 if of_script else None]
@@ -62,10 +69,14 @@ def default_algo(settings: TuneSettings, target: Target) -> str | None:
 def search_space(
     settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
 ) -> tuple[SearchSpace, tuple[str, ...]]:
-    """Search space, and sentences on the knob settings that are left out of it.
+    """Search space of a workload, and sentences on the knob settings that are left out of it.
+
+    Args:
+        algos: convolution algorithms to search.
+        predictor: traces the workload, to see which knob settings run at all.
 
     Raises:
-        UsageError: a named algorithm applies to nothing in the workload.
+        UsageError: a convolution algorithm that the user named applies to no layer of the workload.
         WorkloadFailedError: the workload fails with every combination of the knobs.
     """
     from autofit.search.space import SearchSpace
@@ -104,7 +115,7 @@ def search_space(
 
 
 def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) -> Iterator[Knobs]:
-    """All knob settings to search, without a choice of the convolution algorithm."""
+    """Yields every combination of the searched knobs' values; the convolution algorithm is not varied."""
     for values in itertools.product(*searched.values()):
         changed: dict[str, Any] = dict(zip(searched, values, strict=True))
         yield dataclasses.replace(fixed, **changed)
@@ -116,7 +127,8 @@ def _first_looks(
     """Traces all knob settings at a usual sample size; if all fail, at the model's own sample size.
 
     Returns:
-        The settings with this sample size, `batch_size`, and the error of each setting that fails.
+        Three values: the knob settings with the sample size that was traced, `batch_size`, and the error of
+        each setting that fails.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
@@ -163,7 +175,11 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
 
 
 def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
-    """Search space limited to a script's own convolutions and the dataset's size; and notes on why."""
+    """Search space without convolution algorithms and batches that the workload cannot have; and why.
+
+    A script that selects its own convolution algorithm is searched with this one alone. Batches are no larger
+    than the data set.
+    """
     own, num_samples = predictor.traces.own_conv_algo, predictor.traces.num_samples
     if own is not None:
         space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
@@ -177,7 +193,10 @@ def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[Se
 
 
 def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, Cap]]:
-    """Search space without batch sizes that PyTorch refuses whatever the memory; and caps by knob setting.
+    """Search space without batch sizes that PyTorch's kernels refuse, however large the memory is.
+
+    Returns:
+        Two values: the space, and for each knob setting whose sizes were cut, the reason.
 
     Raises:
         WorkloadFailedError: no knob setting can run even the smallest size.
@@ -202,10 +221,11 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
 def pruning_of(
     settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
 ) -> Pruning | None:
-    """Rule that prunes knob settings which need no trial; None if all of them are tried.
+    """Rule by which knob settings are dropped without a trial; None if all of them are tried.
 
-    Everything is tried if predictions answer, as they cost no trial; if only the convolution algorithm
-    is searched, whose speed is unknown; and if throughput is the objective, which only trials show.
+    A setting is dropped if another one fits as large a batch and is known to be no slower. All are tried if
+    nothing is measured, as predictions are fast; if only convolution algorithms are searched, whose speed is
+    unknown; and if throughput is the objective, as only trials show it.
     """
     if not settings.searched or target.probe is None or settings.objective is Objective.THROUGHPUT:
         return None

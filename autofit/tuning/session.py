@@ -63,14 +63,16 @@ def run(
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
     predictor_of: Callable[[Setup], Predictor] | None = None,
 ) -> TuneResult:
-    """Result for resolved settings, stored or searched; used by `tune` and the command line.
+    """Result of a search for the settings; a stored one if an equal search was done before.
 
-    With several kinds of parallelism, each is a search with a study of its own.
+    It is called by `tune` and the command line. With several kinds of parallelism, each is searched by
+    itself.
 
     Args:
         emit: called with each event.
-        connect: makes the dispatcher of measured trials, once there are any.
-        predictor_of: returns a predictor for a setup, if the target is only predicted; None for new ones.
+        connect: makes the dispatcher, which runs measured trials; called only if there are any.
+        predictor_of: returns an existing predictor for a setup (mode, ranks, kind of batches), used if
+            nothing is measured; None to make new ones.
     """
     if workload.script is None and settings.device != "cpu":
         with suppress(OSError):  # the first prediction reports it
@@ -133,7 +135,8 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
         on_cards: settings that differ only in the card.
 
     Raises:
-        UsageError: the settings ask for a measurement, or for times that no card has.
+        UsageError: the settings ask for a measurement, or for step times, which are predicted for none of the
+            cards.
         WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
@@ -155,7 +158,7 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
 
 
 def _require_predicted(settings: TuneSettings) -> None:
-    """Raises `UsageError` if settings for several cards ask for a measurement; they are only predicted."""
+    """Raises `UsageError` if settings for several cards ask for a measurement, which is not possible."""
     wants = (
         "--probe measure" if settings.probe == "measure"
         else f"--device {settings.device}" if settings.device != "auto"
@@ -250,7 +253,11 @@ def _time_of(recommended: Recommended | None) -> RecommendedTime:
 
 
 def _limits(settings: TuneSettings, target: Target, seconds_gone: float) -> Limits:
-    """Limits on a search's trials and seconds, less the seconds that its predictions took."""
+    """Limits on a search's trials and seconds; the seconds that predictions took are subtracted.
+
+    Args:
+        seconds_gone: seconds since the search began.
+    """
     return Limits(
         num_trials=None if target.probe is None else settings.max_trials,
         seconds=None if settings.max_seconds is None else settings.max_seconds - seconds_gone,

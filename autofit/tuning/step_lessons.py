@@ -18,12 +18,13 @@ _log = logging.getLogger(__name__)
 def learn_from(
     workload: WorkloadRef, trials: Iterable[TrialOutcome], curves: Mapping[Knobs, PredictedCurve]
 ) -> None:
-    """Stores measured step times of a search with the predicted ones, to scale later predictions.
+    """Stores the step times that a search measured, with the predicted ones, to correct later predictions.
 
-    The largest batch that fits is stored for each setting, as its step depends least on the host.
+    For each knob setting it stores the largest batch that fits, as its step time depends least on the CPU.
 
     Args:
-        curves: predictions of these settings on the card that the trials ran on.
+        trials: results of the search's measured runs.
+        curves: predicted curve of each knob setting, on the card that the trials ran on.
     """
     largest: dict[Knobs, TrialOutcome] = {}
     for trial in trials:

@@ -34,7 +34,10 @@ _TELLING_SHARE = 0.5  # share of the predicted need from which a message names t
 
 
 class Trials(Protocol):
-    """Interface of an object that runs trials, such as a dispatcher, or answers them from peak curves."""
+    """Interface of an object that runs trials, or computes their results from predictions.
+
+    A trial is one run or prediction of a configuration.
+    """
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
 
@@ -42,16 +45,17 @@ class Trials(Protocol):
 
 
 class TrialsInReach:
-    """Runs trials, except for knob settings far too large for the budget, which predictions answer.
+    """Runs trials, but answers "out of memory" without a run for settings that need far more than the budget.
 
-    If all settings are out of reach, the one with the smallest likely need is tried nevertheless.
+    Which settings these are is predicted for the smallest batch. If all settings are, the one with the
+    smallest predicted need is run nevertheless.
 
     Args:
         trials: runs trials.
-        curves: predictions; settings without one are tried.
-        settings: all knob settings that are searched.
+        curves: predicted peak curves; settings without a curve are always run.
+        settings: all knob settings (precision, optimizer, …) that are searched.
         min_batch: smallest batch size of the search.
-        budget_bytes: budget that peaks are compared with.
+        budget_bytes: bytes that peaks are compared with.
     """
 
     def __init__(
@@ -70,7 +74,13 @@ class TrialsInReach:
         self._far_bytes = int(_FAR * budget_bytes)
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """Future of a trial's outcome; already done if the knob setting is predicted far too large."""
+        """Runs a trial, or answers it without a run if even the smallest batch is far beyond the budget.
+
+        Returns:
+            Future of the outcome. If the knob setting is predicted to need far more than the budget, even at
+            the smallest batch, the future is done already: its outcome is out of memory, with the predicted
+            peak.
+        """
         if spec.knobs not in self._out_of_reach:
             return self._trials.submit(spec)
         future: Future[TrialOutcome] = Future()
@@ -82,10 +92,10 @@ class TrialsInReach:
 
     @cached_property
     def _out_of_reach(self) -> frozenset[Knobs]:
-        """Knob settings whose smallest batch is predicted far beyond the budget; at least one is left out.
+        """Knob settings whose smallest batch is predicted far beyond the budget; never all of the settings.
 
-        The set is determined once there is a trial to run, as a prediction may have to measure an empty
-        process.
+        The set is computed when the first trial is submitted: predictions for the CPU first measure a process
+        without a workload.
         """
         far = {
             knobs
@@ -109,7 +119,7 @@ def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
 
 
 def _what_takes_it(spec: TrialSpec, need: Need) -> str:
-    """Phrase for the convolution workspace, if it is at least half of the predicted need; else empty."""
+    """Phrase on the convolutions' scratch memory; empty if it is less than half of the predicted need."""
     if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
         return ""
     algorithm = conv.find(spec.knobs.conv_algo)
@@ -117,14 +127,14 @@ def _what_takes_it(spec: TrialSpec, need: Need) -> str:
 
 
 class PredictedTrials:
-    """Answers trials from the predicted curves instead of running them, for a search without measurement."""
+    """Answers trials from predicted peak curves; nothing is run."""
 
     def __init__(self, curves: CurveSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._curves = curves
         self._clock = clock
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """Future that already holds the predicted outcome of a trial."""
+        """Predicts the outcome of a trial; the returned future holds it already."""
         assert spec.budget_bytes is not None
         started = self._clock()
         outcome = self._curves.of(spec.knobs).outcome(spec.batch_size, spec.budget_bytes)
@@ -137,14 +147,14 @@ class PredictedTrials:
 
 
 class Measuring:
-    """Dispatcher of a search, connected on first use, or in the background while predictions are made.
+    """Connects to the place where trials run, on first use or in the background, and runs them there.
 
     Args:
-        connect: makes the dispatcher.
-        emit: called with the dispatcher's notes, at its first use.
+        connect: makes the dispatcher, the object that runs trials on this machine or a Ray cluster.
+        emit: called with an event for the dispatcher's notes, at its first use.
 
     Attributes:
-        notes: notes of the dispatcher, once it was used.
+        notes: sentences of the dispatcher for the user, once it was used; before empty.
     """
 
     def __init__(self, connect: Callable[[], Dispatcher], *, emit: EventSink = ignore) -> None:

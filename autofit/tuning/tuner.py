@@ -37,11 +37,11 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits on trials and seconds at which a search ends early; None for no limit.
+    """Limits at which a search ends early, on its trials and its time; None is no limit.
 
     Attributes:
-        num_trials: number of measured trials in the study, including those of earlier runs.
-        seconds: seconds of this run since the tuner began; trials still running then are given up.
+        num_trials: number of measured trials, including those of earlier runs of the same search.
+        seconds: seconds from the start of the tuner; trials that still run at the end are abandoned.
     """
 
     num_trials: int | None = None
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """Running trial, with its likely predicted peak."""
+    """Running trial, with the likely peak predicted for it."""
 
     ask: Ask
     spec: TrialSpec
@@ -58,17 +58,17 @@ class _Trial:
 
 
 class Tuner:
-    """Finds the largest batch of every knob setting, by prediction or by measurement.
+    """Finds the largest batch of every knob setting, from predictions or from measured trials.
 
     Args:
-        spec: fields that all trials share; the search sets knobs, batch size and steps.
-        study: proposes trials, and records outcomes.
-        curves: predictions by knob setting.
+        spec: specification with the fields that all trials share; the tuner sets knobs, batch size and steps.
+        study: stored record of the search; it proposes the next trial and keeps the outcomes.
+        curves: predicted peak curves by knob setting.
         trials: runs trials, several at once if it has the capacity.
         emit: called with each event.
         limits: limits at which the search ends early.
-        caps: reason why larger batches than the space's cannot be run, for the settings that have one.
-        pause: waits a number of seconds, while another process runs the last trials.
+        caps: for knob settings whose search ends at a smaller batch than that of others, the reason.
+        pause: sleeps a number of seconds; called while only another process still runs trials of the study.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class Tuner:
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
     def run(self) -> Frontier:
-        """Runs trials until all largest batches are known and the best is verified, or a limit is reached.
+        """Runs trials until every largest batch is known and the best is verified, or a limit is reached.
 
         Raises:
             WorkloadFailedError: the workload fails, whatever the batch.
-            DispatchError: a trial was lost or hung, and again when it was repeated.
+            DispatchError: a trial's process died or hung, and did so again when the trial was repeated.
         """
         self._announce_found()
         try:
@@ -127,7 +127,10 @@ class Tuner:
         return self._frontier(stopped_by=None if complete else stopped_by)
 
     def _limit_reached(self) -> str | None:
-        """Name of the option whose limit is reached, else None; `--max-trials` once no trial is in flight."""
+        """Name of the option whose limit is reached, `--max-seconds` or `--max-trials`; else None.
+
+        `--max-trials` counts as reached only when no trial runs any more.
+        """
         if self._seconds_left() <= 0:
             return "--max-seconds"
         if self._trials_left() <= 0 and not self._in_flight:
@@ -174,20 +177,24 @@ class Tuner:
         )
 
     def _has_room(self) -> bool:
-        """Whether a worker is free; without a trial in flight True, and the dispatcher is not asked."""
+        """Whether another trial can run at once; True without asking the dispatcher if no trial runs."""
         if not self._in_flight:
             return True
         self._num_workers = self._trials.capacity(self._spec)
         return len(self._in_flight) < self._num_workers
 
     def _predicted_bytes(self, spec: TrialSpec) -> int | None:
-        """Likely predicted peak in bytes, to compare a measured trial with; None without measurement."""
+        """Likely predicted peak in bytes, to compare a measured trial with; None for a predicted trial."""
         if spec.probe is Probe.PREDICT:
             return None
         return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
-        """Trials that ended; waits for one, or until the time is over, renewing this process's leases."""
+        """Waits until a trial ends or the time is over, and returns the trials that have ended.
+
+        Meanwhile it renews this process's claims (leases) on its trials, so that others do not take them
+        over.
+        """
         while True:
             left = max(self._seconds_left(), 0.0)
             timeout = min(left, self._study.renewal_seconds)
@@ -206,7 +213,10 @@ class Tuner:
             self._stop_if_pointless(outcome)
 
     def _tell(self, ended: list[Future[TrialOutcome]]) -> list[TrialOutcome]:
-        """Records outcomes in the study, then announces them; none is announced before all are recorded."""
+        """Records the outcomes of ended trials in the study, then emits an event for each.
+
+        No event is emitted before all outcomes are recorded.
+        """
         told = []
         for future in ended:
             trial = self._in_flight.pop(future)
@@ -222,7 +232,10 @@ class Tuner:
         return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
-        """Raises if the workload failed, or if a configuration was lost or timed out twice."""
+        """Raises the error of a trial that ends the search: the workload failed, or a trial was lost twice.
+
+        A trial counts as lost if its process died or exceeded its time limit; the first time it is repeated.
+        """
         if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
             configuration = outcome.knobs, outcome.batch_size
             self._num_losses[configuration] += 1
@@ -231,7 +244,7 @@ class Tuner:
         raise_if_failed(outcome)
 
     def _wait_for_others(self) -> None:
-        """Waits briefly for another process's last trials, then takes over trials that it abandoned."""
+        """Waits a moment while only another process runs trials, then ends trials that it has abandoned."""
         self._emit(Progress(stage=f"waiting for another process to finish trials of {self._study.name}"))
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
@@ -265,7 +278,7 @@ class Tuner:
             self._emit(changed)
 
     def _announce_end(self) -> None:
-        """Emits the last events of a search: trials in flight are abandoned, and no worker is busy."""
+        """Emits the last events of a search: running trials are abandoned, and no worker is busy any more."""
         self._announce_found()
         for trial in self._in_flight.values():
             self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))

@@ -12,7 +12,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def require_applicable(knobs: Knobs, trace: Trace) -> None:
-    """Raises `UsageError` if the requested convolution algorithm applies to no convolution of a step."""
+    """Raises `UsageError` if the convolution algorithm of `knobs` can run no convolution of a traced step."""
     rewrite = conv.find(knobs.conv_algo)
     if not isinstance(rewrite, Rewrite) or trace.knobs.conv_algo == knobs.conv_algo:
         return  # on the CPU, tracing with this algorithm has shown already that it applies
@@ -23,13 +23,13 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
 
 
 def with_own_conv_algo(knobs: Knobs, trace: Trace) -> Knobs:
-    """`knobs` with the convolution algorithm that the script selects itself, if it selects one."""
+    """Knob setting with the convolution algorithm that a traced script selects itself, if it does."""
     own = trace.versions.get("own_conv_algo", knobs.conv_algo)
     return knobs if own == Knobs().conv_algo else dataclasses.replace(knobs, conv_algo=own)
 
 
 def require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
-    """Raises `UsageError` if a script selects another convolution algorithm than the requested one."""
+    """Raises `UsageError` if a traced script selects another convolution algorithm than `knobs` has."""
     own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
     if own is not None and own not in (default, knobs.conv_algo) and knobs.conv_algo != default:
         raise UsageError(

@@ -25,17 +25,23 @@ FALLBACK_SLOWDOWN = 2.0
 
 
 class ConvCosts:
-    """Likely times of convolutions on one card under any algorithm, not only the traced one.
+    """Predicts the times of convolutions on one card, under any algorithm.
 
     Args:
-        costs: times of kernels on the card.
+        costs: predicts the times of kernels on the card.
     """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
 
     def relative(self, assigned: Iterable[tuple[Convolution, str]]) -> float:
-        """Ratio of the calls' time under their algorithms to that under cuDNN's choice; 1 without calls."""
+        """Ratio of the total time of convolutions to the time that they take with cuDNN's own choice.
+
+        It is 1 if there are no convolutions.
+
+        Args:
+            assigned: convolution calls, each with the name of its algorithm.
+        """
         total = by_default = 0.0
         for (call, conv_algo), times in Counter(assigned).items():
             total += times * self.seconds(call, conv_algo)
@@ -45,7 +51,7 @@ class ConvCosts:
     def seconds(self, call: Convolution, conv_algo: str) -> float:
         """Likely seconds of a convolution call; only for comparison with other times on the same card.
 
-        A call that a rewrite does not apply to takes the time of cuDNN's choice.
+        If the algorithm cannot run the call, it is the time with cuDNN's own choice.
         """
         algorithm = conv.find(conv_algo)
         by_default = self._costs.convolution_seconds(call)
@@ -62,7 +68,10 @@ class ConvCosts:
         return max(arithmetic, tensor_bytes(call) / speeds.bandwidth) + speeds.launch_seconds
 
     def _rewritten(self, call: Convolution, algorithm: Rewrite) -> float:
-        """Likely seconds of a convolution call under a rewrite, which launches its portions one by one."""
+        """Likely seconds of a convolution call that is rewritten to other operators, in portions.
+
+        The portions run one after the other, each with a kernel launch.
+        """
         speeds, num_portions = self._costs.speeds, algorithm.num_portions(call)
         part = algorithm.handed_on(call)
         if part is not None:

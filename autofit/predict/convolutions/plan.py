@@ -38,8 +38,8 @@ class LayerChoice:
 
     Attributes:
         layer: the name of the module that calls the convolution.
-        workspace_bytes: largest workspace of the layer's passes.
-        cost: predicted time of the layer's passes, as a share of the time of the whole plan.
+        workspace_bytes: largest scratch memory that the layer takes in its forward and backward pass.
+        cost: predicted time of the layer, as a share of the time of all convolutions.
     """
 
     layer: str
@@ -50,11 +50,12 @@ class LayerChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPlan:
-    """Convolution plan of a step: an algorithm for every layer.
+    """Choice of an algorithm for every convolution of a step (a convolution plan).
 
     Attributes:
-        peak_reserved_bytes: likely reserved peak of the step under the plan, or its high end, by the risk.
-        relative_cost: predicted time of all convolutions, over that of the backend's own choice.
+        peak_reserved_bytes: reserved peak of the step with these algorithms: the likely one or the high end,
+            by the risk that the user chose.
+        relative_cost: predicted time of all convolutions, divided by that with the backend's own choice.
     """
 
     batch_size: int
@@ -94,7 +95,7 @@ class ConvPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pick:
-    """Candidate for a layer: a backend's plan or a rewrite, with workspace bytes and likely seconds."""
+    """Algorithm that a layer may get, with its scratch memory and likely seconds."""
 
     algorithm: str
     sizes: Mapping[Convolution, int]
@@ -107,18 +108,20 @@ class _Pick:
 
     @property
     def plan_bytes(self) -> int:
-        """Largest workspace in bytes that cuDNN chooses; 0 if shapes decide all workspaces."""
+        """Largest workspace in bytes, of the calls for which cuDNN's choice decides it; 0 for none."""
         return max((self.sizes[call] for call in self.plans), default=0)
 
 
 class ConvPlanner:
-    """Chooses an algorithm for each convolution of a step at one batch size on a card.
+    """Chooses an algorithm for each convolution of a step so that it fits, at one batch size on a card.
 
     Args:
-        on_card: the step on the card; its convolution algorithm does not matter.
-        costs: likely times of convolutions on the card.
-        level: level at which uncertain sizes are taken.
-        on_top: returns the bytes that are added to the peak, from the largest workspace that cuDNN chooses.
+        on_card: traced step at the batch size on the card; the convolution algorithm that it was traced with
+            does not matter.
+        costs: predicts the times of convolutions on the card.
+        level: whether uncertain sizes are taken at their likely value or high end.
+        on_top: takes the bytes of the largest workspace among those that depend on cuDNN's choice, and
+            returns the bytes to be added to the peak for it.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class ConvPlanner:
         self._on_top = on_top
 
     def within_budget(self, budget_bytes: int) -> ConvPlan | None:
-        """Cheapest convolution plan whose reserved step peak is within a budget; None if no plan is."""
+        """Fastest choice of algorithms with which the step's reserved peak is within a budget; else None."""
         live = self._on_card.step.live_at_convolutions(self._level)
 
         def under(total_bytes: int) -> ConvPlan:
@@ -158,9 +161,12 @@ class ConvPlanner:
         return best
 
     def within(self, limit_of: Callable[[Convolution], int]) -> ConvPlan:
-        """Cheapest convolution plan in which no call's workspace exceeds its limit in bytes.
+        """Fastest choice of algorithms in which no call's workspace exceeds the limit for that call.
 
         A layer for which every algorithm exceeds the limit gets the one with the smallest workspace.
+
+        Args:
+            limit_of: returns the limit for a call, in bytes.
         """
         modules = self._modules
         picked: dict[Convolution, _Pick] = {}
@@ -193,7 +199,7 @@ class ConvPlanner:
 
     @cached_property
     def _picks(self) -> dict[Convolution, list[_Pick]]:
-        """Candidates for each distinct convolution, the backend's own choice first."""
+        """Algorithms that each distinct convolution may get, the backend's own choice first."""
         options = self._on_card.convolution_options()
         return {
             layer: [pick for option in found for pick in self._picks_of(option)]
@@ -206,7 +212,7 @@ class ConvPlanner:
         return self._on_card.step.convolution_modules()
 
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
-        """Yields an algorithm with its usual workspaces, then with its smallest ones if these differ."""
+        """Yields an algorithm with its usual workspaces, then with the smallest ones, which take longer."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)

@@ -61,13 +61,13 @@ class PeakKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Peak that was observed in a real run, with the run's configuration.
+    """Peak that a user observed in a real run, with the run's configuration.
 
     Attributes:
         workload: the workload's name.
         peak_bytes: the observed peak, of the kind `kind`.
-        low_bytes, high_bytes: bounds of the reserved (or allocated) peak. Both are the peak itself, except
-            for a device peak, which includes a context that is known within bounds only.
+        low_bytes, high_bytes: bounds of the reserved (or allocated) peak. Both are the peak itself, except if
+            nvidia-smi showed it: then the CUDA context is included, whose size is only known within bounds.
         predicted_bytes: likely reserved peak that was predicted when the peak was observed.
         batch_size, knobs, mode, batch_kind, degrees, nonzero_share: configuration and setup of the run.
         convolves: whether the step has convolutions; without any, `knobs.conv_algo` is ignored.
@@ -95,7 +95,7 @@ class Observation:
 
     @property
     def step(self) -> dict[str, Any]:
-        """Dict of the knobs, setup and card that identify the observed step, in JSON's types."""
+        """Knobs, setup and card that identify the observed step, as JSON values by name."""
         knobs = {**self.knobs.to_dict(), **({} if self.convolves else {"conv_algo": None})}
         return {
             "knobs": knobs,
@@ -108,7 +108,7 @@ class Observation:
 
     @property
     def id(self) -> str:
-        """Short hash of the observation; a later one of the same kind, step and batch size replaces it."""
+        """Short hash of the observed peak, which later peaks of the same kind, step and batch size share."""
         return fingerprint({**self.step, "kind": self.kind, "batch_size": self.batch_size})[:12]
 
     @property
@@ -118,13 +118,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Share by which an observed peak lies below or above its predicted range.
+    """Deviation of an observed peak from its predicted range, relative to the end that it lies beyond.
 
     Attributes:
-        low, high: largest share by which the observed peak may lie below the low end, and above the high end,
-            of its predicted range; 0 or more.
+        low, high: largest share by which the observed peak may lie below the low end, or above the high end,
+            of its predicted range; 0 if it does not.
         surely_low, surely_high: smallest such shares; they differ from `low` and `high` if the observed peak
-            is known within bounds only.
+            is only known within bounds.
     """
 
     observation: Observation
@@ -135,7 +135,7 @@ class Residual:
 
     @classmethod
     def of(cls, observation: Observation, low_bytes: int, high_bytes: int) -> Self:
-        """Residual of an observed peak against its range from the smallest to the largest workspaces."""
+        """Deviation of an observed peak from its predicted range, which is `low_bytes` to `high_bytes`."""
         return cls(
             observation=observation,
             low=max(0.0, 1 - observation.low_bytes / low_bytes),
@@ -145,13 +145,19 @@ class Residual:
         )
 
     def settles(self, batch_size: int) -> bool:
-        """Whether the observation leaves no uncertainty in the step's peak at a batch size."""
+        """Whether the observed peak leaves nothing uncertain about the step's peak at a batch size."""
         seen = self.observation
         return seen.kind is not PeakKind.ALLOCATED and (not seen.convolves or seen.batch_size == batch_size)
 
 
 def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_size: int) -> Calibration:
-    """Calibration at a batch size, corrected by observed peaks of the same knob setting and card."""
+    """Widening of an interval at a batch size, corrected by observed peaks of the same step.
+
+    Args:
+        calibration: widening by past errors of predictions for other runs.
+        residuals: how far observed peaks of the same knob setting on the same card lie outside their
+            predicted range.
+    """
     if not residuals:
         return calibration
     # A reserved peak includes fragmentation and no context, so that other kinds of peaks add nothing.
@@ -168,7 +174,13 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
 
 
 def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
-    """Share by which an interval's end is widened, adjusted to observed peaks' distances from the range."""
+    """Share by which one end of an interval is widened, after it was corrected by observed peaks.
+
+    Args:
+        share: share without observed peaks.
+        beyond: for each observed peak, the largest and smallest share by which it may lie beyond the end.
+        is_settled: whether an observed peak leaves no further uncertainty in the step.
+    """
     aim = max(most for most, _ in beyond) + _REPEATS
     if max(least for _, least in beyond) > share:
         left = aim  # the observed peak was surely outside the interval
@@ -180,7 +192,7 @@ def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: b
 
 
 class Observations:
-    """Observed peaks of one workload.
+    """Peaks that a user observed in real runs of one workload.
 
     Args:
         found: the observations; `load` reads those in the state directory.
@@ -196,13 +208,17 @@ class Observations:
 
     @property
     def digest(self) -> str:
-        """Hash of all observations, which identifies them in a study; empty if there are none."""
+        """Hash of all observed peaks, which identifies them in stored searches; empty if there are none."""
         return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
 
     def of(
         self, knobs: Knobs, card: Card, setup: Setup, *, mode: str, convolves: bool
     ) -> tuple[Observation, ...]:
-        """Observations made with the given knobs, setup and mode on a card."""
+        """Observed peaks of runs with the given knobs, setup and mode on a card.
+
+        Args:
+            convolves: whether the step has convolutions; if not, the convolution algorithm does not matter.
+        """
         asked = {
             "knobs": {**knobs.to_dict(), **({} if convolves else {"conv_algo": None})},
             "mode": mode,
@@ -215,7 +231,7 @@ class Observations:
 
 
 def card_key(card: Card) -> str:
-    """Catalogue key of a card, else its name; empty if its architecture is not certain."""
+    """Key of a card in the catalogue, else its name; empty if the card is not known."""
     if card.may_be:
         return ""
     try:
@@ -225,18 +241,18 @@ def card_key(card: Card) -> str:
 
 
 def keep(workload: WorkloadRef, observation: Observation) -> None:
-    """Stores an observation in the state directory; raises `StorageError` if it cannot be written."""
+    """Stores an observed peak in the state directory; raises `StorageError` if that cannot be written."""
     path = paths.observations_dir() / f"{workload_key(workload)}-{observation.id}.json"
     paths.write_atomically(path, json.dumps({_STORED: _plain(observation)}, indent=2))
 
 
 def kept() -> list[Observation]:
-    """All stored observations of all workloads, ordered by workload and day."""
+    """Observed peaks of all workloads in the state directory, ordered by workload and day."""
     return sorted((seen for _, seen in _read("*.json")), key=lambda seen: (seen.workload, seen.day, seen.id))
 
 
 def forget(name: str) -> list[Observation]:
-    """Deletes the stored observations with the id `name` and returns them."""
+    """Deletes the stored observed peaks with the id `name`, and returns them; empty if there are none."""
     found = [(path, seen) for path, seen in _read("*.json") if seen.id == name]
     for path, _ in found:
         path.unlink(missing_ok=True)

@@ -22,13 +22,13 @@ _OF_STREAMS = "freed memory that other streams still use"
 
 
 class Widening:
-    """Widens the replayed peaks of a step on a card to intervals.
+    """Widens predicted peaks to 95 % intervals, by past errors of predictions.
 
     Args:
-        residuals: errors of predictions against real runs.
+        residuals: past errors of predictions against real runs, by class of model.
         architectures: the architectures that the card may have.
-        observed: returns the residuals of observed peaks of this knob setting on this card; called when an
-            interval is first needed.
+        observed: returns by how much peaks that the user observed, for the same knob setting and card, differ
+            from their predictions; called when an interval is first needed. None if these do not count.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class Widening:
         self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: slow to compute
 
     def counted(self, on_card: StepOnCard) -> PeakEstimate:
-        """Replayed peaks of a step, with what workspaces may add included in the low and high ends."""
+        """Peaks of a step, simulated in PyTorch's allocator, with low and high ends by workspaces.
+
+        The ends are not yet widened by past errors.
+        """
         peak, added = on_card.estimate(), self.on_top_bytes(on_card)
         if not self.of_other_runs(on_card).spans:
             likely, allocated = peak.reserved_bytes, peak.allocated_bytes
@@ -63,15 +66,15 @@ class Widening:
         )
 
     def end_level(self, on_card: StepOnCard) -> Level:
-        """Level of the workspaces in the interval's high end: high or likely."""
+        """Whether the interval's high end is simulated with the largest or with the likely workspaces."""
         return Level.HIGH if self.of_other_runs(on_card).spans else Level.LIKELY
 
     def on_top_bytes(self, on_card: StepOnCard) -> int:
-        """Bytes that the largest workspace may add to a replayed peak."""
+        """Bytes that are added to a simulated peak for the high end, as a share of the largest workspace."""
         return self.of_other_runs(on_card).on_top(on_card.largest_plan_bytes(self.end_level(on_card)))
 
     def of_other_runs(self, on_card: StepOnCard) -> Calibration:
-        """Calibration by real runs of similar steps, without observed peaks of this workload."""
+        """Widening by errors for real runs of similar steps, without the user's observed peaks."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             found = self._residuals.of(classify(trace), *self._architectures)
@@ -80,7 +83,7 @@ class Widening:
         return self._calibrations[trace.batch_size]
 
     def calibration(self, on_card: StepOnCard) -> Calibration:
-        """Calibration by real runs of similar steps and by observed peaks of this workload."""
+        """Widening by errors for real runs of similar steps, and by the user's peaks of this workload."""
         calibration = self.of_other_runs(on_card)
         if self._observed is None:
             return calibration
@@ -91,7 +94,7 @@ class Widening:
 
 
 def spanning(trace: Trace) -> tuple[str, ...]:
-    """Phrases for the sizes of a step that are known only as a range on every card."""
+    """Phrases for the sizes of a step that are only known within bounds, whatever the card."""
     operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
     spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
     is_shared = any(a.stream_uses for a in trace.allocations)  # its block is kept until the device is done

@@ -13,15 +13,16 @@ NEVER_FITS = 1 << 62  # bytes that stand for the peak of a size that cannot run
 
 
 class PredictedSurface:
-    """Predicted peaks of one knob setting on one card: `surface(batch_size, size)` is an `Estimate`.
+    """Predicted peaks over batch size and sample size: `surface(batch_size, size)` is an `Estimate`.
 
-    `autofit.peak_surface` makes one. Sizes that leave the same remainder when divided by a multiple, such as
-    64 tokens, cost five traces together, and three more for batches of one sample, which may differ. After
-    that each point takes milliseconds.
+    It is for one knob setting on one card; `autofit.peak_surface` makes one. Sample sizes that differ by
+    multiples of a step, such as 64 tokens, need five traces together, and three more for batches of one
+    sample, which may differ. After that each point takes milliseconds.
 
     Args:
-        curve_at: returns the curve at a sample size; takes that size, one batch size to cover (None for all
-            but 1), and whether an additional trace has to confirm the surface.
+        curve_at: returns the predicted peaks over the batch size at one sample size. Its arguments are the
+            sample size, the batch size that is needed alone (None for all but 1), and whether an additional
+            trace has to confirm the result.
     """
 
     def __init__(self, curve_at: Callable[[int, int | None, bool], PredictedCurve]) -> None:
@@ -44,11 +45,11 @@ class PredictedSurface:
         return self.curve(size, batch_size)(batch_size)
 
     def curve(self, size: int, batch_size: int) -> PredictedCurve:
-        """Predicted peak curve at the sample size `size`; it covers at least `batch_size`."""
+        """Predicted peaks over the batch size, at the sample size `size`; they cover `batch_size`."""
         return self._curve(size, 1 if batch_size == 1 else None, is_checked=True)
 
     def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> CachedCurve:
-        """Peaks at one batch size, as a curve over the sample size in place of the batch size.
+        """Predicted peaks over the sample size, at one batch size.
 
         Args:
             is_checked: whether an additional trace has to confirm the peaks; if not, the caller should

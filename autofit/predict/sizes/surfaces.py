@@ -20,11 +20,11 @@ _SHORT_MULTIPLES = (1, 2, 3, 4)  # likewise for a model that supports no longer 
 
 
 class Surfaces:
-    """Finds the peak curve of a knob setting at a sample size, from traces at other sizes.
+    """Finds peak curves (memory over the batch size) at any sample size, from traces at a few sizes.
 
     Args:
-        trace: returns the trace of a knob setting (see `Traces.setting`) at a batch size.
-        expect: announces which traces will be needed next.
+        trace: returns the trace of a knob setting at a batch size.
+        expect: called with a knob setting and the batch sizes whose traces will be needed next.
     """
 
     def __init__(
@@ -39,23 +39,31 @@ class Surfaces:
         self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by setting and traced points
 
     def want(self, settings: Iterable[Knobs]) -> None:
-        """Sets the knob settings that need curves; those that differ only in sample size share a surface."""
+        """Announces all knob settings that will need curves, in place of those announced before.
+
+        Settings that differ only in the sample size will share traces.
+        """
         self._wanted.clear()
         for knobs in settings:
             if knobs.seq_len is not None:
                 self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
 
     def is_wanted(self, knobs: Knobs) -> bool:
-        """Whether a knob setting is one of several wanted ones that differ only in the sample size."""
+        """Whether a knob setting is one of several announced ones that differ only in the sample size."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
 
     def expect(self, knobs: Knobs, batch_size: int) -> None:
-        """Announces traces at the usual sample sizes and one batch size, before any size is known."""
+        """Announces that traces at the usual sample sizes will be needed, at one batch size."""
         for size in USUAL_SIZES:
             self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
-        """Peak curve of a wanted setting from traces at other sizes; None if those sizes or events differ."""
+        """Peak curve of an announced knob setting, from traces shared with settings of other sample sizes.
+
+        Returns:
+            The curve; None if no such traces are shared, or if the step does not just scale with the sample
+            size.
+        """
         if not self.is_wanted(knobs):
             return None
         assert knobs.seq_len is not None
@@ -69,12 +77,17 @@ class Surfaces:
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
     ) -> PeakSurface | None:
-        """Finds the function from sample size to peak curve, from a few traces; None if their events differ.
+        """Peak curves at all sample sizes that differ from that of `knobs` by multiples of a step.
 
         Args:
-            knobs: a knob setting; the surface covers sizes that differ from its sample size by a multiple.
-            batch_sizes: three batch sizes to trace at; or one, which alone the surface then covers.
-            is_checked: whether an additional trace has to confirm the surface.
+            knobs: knob setting with a sample size.
+            batch_sizes: three batch sizes to trace at, for results at any batch size; or one, for results at
+                this batch size only.
+            is_checked: whether an additional trace has to confirm the result.
+
+        Returns:
+            Function from sample size to peak curve; None if the step does not just scale with the sample
+            size.
         """
         sample = self.sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
@@ -90,13 +103,13 @@ class Surfaces:
         return longest is not None and knobs.seq_len is not None and knobs.seq_len > longest
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
-        """`SampleSize` of a setting, from the first trace that is made for it."""
+        """Size of a knob setting's samples and its limits, from the first trace made for the setting."""
         sample = self.sample_if_sized(knobs, batch_size)
         assert sample is not None, "a workload without sizes refuses to be traced at one"
         return sample
 
     def sample_if_sized(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a setting, from the first trace made for it; None if all samples have one size."""
+        """Size of a knob setting's samples and its limits; None if all its samples have one size."""
         key = _of_any_size(knobs)
         if key not in self._samples:
             self._samples[key] = self._trace(knobs, batch_size).sample
@@ -140,11 +153,19 @@ def _of_any_size(knobs: Knobs) -> Knobs:
 
 
 def _grid(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """Points (batch size, sample size) whose traces determine a peak surface of `degree`."""
+    """Pairs of batch size and sample size to trace, from which a polynomial surface is computed.
+
+    Args:
+        degree: degree of tensor sizes as polynomials in the sample size.
+    """
     return tuple((batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2])
 
 
 def _check(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """One point (batch size, sample size) beyond the grid, whose trace checks a surface of `degree`."""
+    """Pair of batch size and sample size whose trace checks a polynomial surface, in a tuple.
+
+    Args:
+        degree: degree of tensor sizes as polynomials in the sample size.
+    """
     is_last = len(sizes) <= degree + 1 or len(batch_sizes) > 1
     return ((batch_sizes[-1], sizes[-1] if is_last else sizes[degree + 1]),)

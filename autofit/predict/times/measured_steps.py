@@ -39,8 +39,8 @@ class MeasuredStep:
         knobs, mode, batch_size: the configuration.
         card: key of the card.
         measured_seconds: the measured time of a step.
-        predicted_seconds: the likely predicted time, before measured steps scaled it.
-        model: identifies the constants that the prediction was made with.
+        predicted_seconds: the likely predicted time, without corrections by other measured steps.
+        model: digest of the constants of the time model that the prediction was made with.
         parallel: how ranks shared the work, such as `fsdp:8`; empty for a single process.
     """
 
@@ -73,8 +73,9 @@ class Scale:
     """Correction factor for predicted step times, from measured steps.
 
     Attributes:
-        factor: geometric mean of measured / predicted time of the measured steps.
-        is_of_setting: whether these steps have the same knob setting as the prediction.
+        factor: geometric mean of measured / predicted time; a predicted time is multiplied by it.
+        is_of_setting: whether the measured steps have the same knob setting as the prediction; else they have
+            others.
         num_steps: number of measured steps.
     """
 
@@ -90,7 +91,7 @@ class Scale:
 
 
 class MeasuredSteps:
-    """Measured steps of one workload.
+    """Measured step times of one workload.
 
     Args:
         found: the measured steps; `load` reads those in the state directory.
@@ -112,14 +113,16 @@ class MeasuredSteps:
 
     @property
     def digest(self) -> str:
-        """Hash of all measured steps, which identifies them in a study; empty if there are none."""
+        """Hash of all measured steps, which identifies them in stored searches; empty if there are none."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
     def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
-        """Factor from predicted to measured step time of a knob setting on a card; None if none was measured.
+        """Correction of predicted step times for a knob setting on a card; None if no such step was measured.
 
         Args:
-            model: identifies the constants of the prediction; only steps predicted with these count.
+            mode: mode of the step, such as `train`.
+            model: digest of the constants of the time model; only steps that were predicted with the same
+                count.
             parallel: how ranks share the work; only steps that share it likewise count, because others
                 exchange other data.
         """

@@ -43,15 +43,15 @@ EAGER = "it is of the eager step, torch.compile changes it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedStep:
-    """Step with the predicted times of its operators on a device.
+    """Traced step with the predicted times of its operators on a device.
 
     Attributes:
-        step: the work of the step.
-        clock: the times of its traced part.
-        costs: the times of kernels on the device.
-        conv_cost: ratio of the convolutions' time to that under cuDNN's choice.
-        late: share by which the step gets longer if collectives take `TimeResiduals.exchange_factor` times as
-            long.
+        step: the operators of the step, with their sizes.
+        clock: when each operator of the traced part is launched, starts and ends.
+        costs: predicts the times of kernels on the device.
+        conv_cost: time of convolutions, divided by that with cuDNN's own choice of kernels.
+        late: share by which the step gets longer if collectives between ranks take
+            `TimeResiduals.exchange_factor` times as long as predicted.
     """
 
     step: StepWork
@@ -70,9 +70,9 @@ class StepTime:
             configurations.
         samples: number of samples in a step, of all ranks.
         confidence: how certain the time is.
-        unscaled_seconds: the likely time before measured steps scaled it.
-        scale: the measured steps of the workload on the card that scaled the time; None if there are none.
-        model: identifies the constants that the prediction was made with.
+        unscaled_seconds: the likely time without the correction by measured steps.
+        scale: the correction by measured steps of the workload on the card; None if there are none.
+        model: digest of the constants of the time model that the prediction was made with.
         links: the links between ranks that were assumed, in words; empty for a single process.
     """
 
@@ -86,7 +86,7 @@ class StepTime:
 
     @property
     def stated(self) -> StepSeconds | None:
-        """Step time in seconds with its interval; None if the prediction is too uncertain to be reported."""
+        """Step time in seconds with its interval; None if it is too uncertain to be shown."""
         if not self.confidence.is_stated:
             return None
         low, high = self.confidence.ends(self.likely_seconds, 0.95)
@@ -118,7 +118,7 @@ class StepTime:
 
 
 def _unmeasured(confidence: Confidence) -> str:
-    """Reason why no measurements back a predicted time; empty if measurements back all of it."""
+    """Reason why a predicted time could not be checked by measurements; empty if it could."""
     if not confidence.is_card_measured:
         return "there are no measured times of this card to check it against"
     names = [_in_words(name) for name in confidence.unmeasured]
@@ -156,7 +156,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def _in_words(name: str) -> str:
-    """Readable name of a kernel class in `Confidence.unmeasured`, with a convolution's algorithm."""
+    """Readable name of a class of kernels, with the algorithm of a convolution."""
     of_class, _, conv_algo = name.partition(" ")
     return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
@@ -200,11 +200,11 @@ def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
 
 
 class Timer:
-    """Predicts the step times of one workload from the operator work in its traces.
+    """Predicts the step times of one workload, from the operators in its traces.
 
     Args:
-        residuals: past errors of predicted times; those shipped with autofit unless given.
-        measured: measured steps of the workload, which scale the predicted times.
+        residuals: past errors of predicted times; None for those shipped with autofit.
+        measured: measured steps of the workload, which correct the predicted times; None for no correction.
     """
 
     def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
@@ -224,14 +224,17 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step; None if its traces lack its operators, or if `conv_cost` is unknown.
+        """Predicted time of a step.
 
         Args:
-            curve: the peak curve of the step, which has its traces.
+            curve: the step at any batch size, with its traces.
             knobs: the whole knob setting, including knobs that do not change the traces.
             card: a card for which `why_untimed` returns None.
-            conv_cost: returns the ratio of all convolutions' time to that under cuDNN's choice; None or
-                infinite if it is unknown.
+            conv_cost: returns the time of all convolutions divided by that with cuDNN's own choice of
+                kernels; None or infinite if it is unknown.
+
+        Returns:
+            The time; None if the traces do not list operators, or if `conv_cost` returns no usable ratio.
         """
         lines = curve.lines_at(batch_size)
         step = self._work(lines, batch_size)
@@ -253,14 +256,17 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> ClockedStep | None:
-        """Predicted times of each operator of a step, not cached; arguments and None are as in `time`."""
+        """Predicted time of each operator of a step; it is computed anew at each call.
+
+        Arguments, and when it is None, are as for `time`.
+        """
         step = self._work(curve.lines_at(batch_size), batch_size)
         if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
         return self._clocked(step, knobs, card, cost)
 
     def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
-        """Predicted time of a step, corrected by measured steps of the workload on the card."""
+        """Predicted time of a step, corrected by measured steps of the workload on the card, if any."""
         scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
@@ -306,7 +312,7 @@ class Timer:
         )
 
     def _work(self, lines: StepLines, batch_size: int) -> StepWork | None:
-        """Operators of a step at a batch size, cached; None if the traces lack them."""
+        """Operators of a step at a batch size; None if the traces do not list them."""
         key = lines, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
@@ -328,10 +334,15 @@ class Timer:
         return None if traced is None or not traced.work else work_of(traced)
 
     def costs(self, card: Card, knobs: Knobs) -> Costs:
-        """Times of kernels on a card; a card of unknown speed gets its architecture's typical speed.
+        """Object that predicts the times of kernels on a card.
+
+        A card of unknown speed gets the typical speed of its architecture.
+
+        Args:
+            knobs: knob setting, which says whether TF32 is used.
 
         Raises:
-            UnknownGpuError: for an architecture of which the catalogue has no card.
+            UnknownGpuError: the catalogue has no card of the architecture.
         """
         allow_tf32, conv_tf32 = _flags(knobs)
         key = card.architecture, card.name, allow_tf32, conv_tf32
@@ -348,18 +359,25 @@ class Timer:
 
 
 def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | None:
-    """Ratio of convolution time to that under cuDNN's choice; None if it is unknown or infinite."""
+    """Time of convolutions divided by that with cuDNN's own choice; None if it is unknown or infinite.
+
+    Args:
+        conv_cost: returns the ratio; called only for algorithms other than cuDNN's.
+    """
     cost = 1.0 if knobs.conv_algo in _CUDNN_CHOOSES else conv_cost()
     return None if cost is None or math.isinf(cost) else cost
 
 
 def _flags(knobs: Knobs) -> tuple[bool, bool]:
-    """Whether matrix products, and whether convolutions, compute fp32 on tensor cores (TF32)."""
+    """Two flags: whether matrix products, and whether convolutions, compute fp32 as TF32 on tensor cores."""
     return knobs.precision == "tf32", knobs.tf32_in_convolutions
 
 
 def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
-    """Operators of a step at any batch size; None without traces, or if steps differ in more than sizes."""
+    """Operators of a step at any batch size, from traces at a few sizes.
+
+    It is None if there are no traces, or if these differ in more than the sizes of operators.
+    """
     try:
         return WorkLines.through(traces) if traces else None
     except BatchDependentWorkError:

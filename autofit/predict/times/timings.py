@@ -13,11 +13,11 @@ _DIGITS = 9  # of a share of the step: nanoseconds, if the step takes a second
 
 
 def timing_of(found: ClockedStep, time: StepTime) -> Timing:
-    """Timing of a step: its operators with their shares of the step's time.
+    """Predicted time of each operator of a step, as a share of the whole step.
 
     Args:
         found: the step with the predicted times of its operators.
-        time: the time of the whole step, which tells whether seconds are certain enough to be reported.
+        time: the time of the whole step, which says whether seconds are certain enough to be shown.
     """
     step, clock = found.step, found.clock
     whole = step_seconds(step, clock)
@@ -52,7 +52,13 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
 
 def _times(found: ClockedStep, whole: float) -> list[float]:
-    """Weight of each call: 1, or more in the last traced pass of a generation, which stands for others."""
+    """Number of times that each operator call counts in the step's time.
+
+    It is 1, except for the last traced pass of a text generation, which stands for all later passes.
+
+    Args:
+        whole: seconds of the whole step.
+    """
     num_calls, repeated = len(found.step.calls), found.step.repeated
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls
