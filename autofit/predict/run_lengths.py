@@ -171,7 +171,11 @@ class DrawnOrders:
 
     @cached_property
     def orders(self) -> list[list[Numbers]]:
-        """Lengths of the batches in each order; every random order has the longest batch."""
+        """Lengths of the batches of a run, a list for each simulated order of the data set.
+
+        Without shuffling there is one order. The longest batch is put into every shuffled one, as the peak
+        would else depend on whether it was drawn.
+        """
         lengths = self._lengths
         known = [*lengths.numbers, *lengths.numbers_coming]
         if lengths.is_read and not lengths.is_shuffled:

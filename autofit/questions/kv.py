@@ -171,7 +171,7 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
             them.
 
     Raises:
-        UsageError: the engine does not start with these options.
+        UsageError: the server does not start with the options of `question`.
         WorkloadFailedError: the model cannot be built.
     """
     engine = engine_named(question.engine)

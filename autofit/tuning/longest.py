@@ -94,7 +94,7 @@ def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
     """Largest of `sizes` whose peak is within the budget; None if none is.
 
-    A size that fits is also found if it is one of the few after a size that does not fit.
+    Peaks need not grow with the size: the next `_NUM_BEYOND` sizes after one that fits are tried too.
 
     Args:
         curve: peaks over the sample size, at one batch size.

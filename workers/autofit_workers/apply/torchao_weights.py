@@ -44,6 +44,11 @@ def quantize(layer: nn.Module) -> None:
 
 
 def quantize_on(model: nn.Module, device: torch.device | None = None) -> None:
-    """Moves the marked layers of a model to a device, one after the other, and quantizes each there."""
+    """Quantizes, one after the other, the layers that `mark` has given a torchao configuration.
+
+    Args:
+        model: model whose layers are quantized.
+        device: device to which each of these layers is moved first; None leaves it where it is.
+    """
     for layer in [each for each in model.modules() if _CONFIG in vars(each)]:
         quantize(layer if device is None else layer.to(device))

@@ -101,7 +101,12 @@ class LiveAfterSteps:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int] | None = None) -> Self:
-        """Makes the memory after each step from a trace; has no steps if the trace lacks their ends."""
+        """Live memory after each step of a trace; without steps if the trace does not mark their ends.
+
+        Args:
+            trace: the trace.
+            sizes: bytes of each allocation; None for those of the trace.
+        """
         ends = () if trace.seen is None else trace.seen.step_ends
         return cls(trace.allocations, trace.events, ends, sizes)
 

@@ -74,7 +74,7 @@ CALLS = (
 
 
 class Rule(Enum):
-    """Condition under which an action that Python reports by an audit event is allowed, else refused."""
+    """When an action that Python reports as an audit event is allowed; at other times it is refused."""
 
     OPENED = auto()  # a file that is opened for writing is the script's
     CHANGED = auto()  # the existing file is the script's

@@ -124,7 +124,7 @@ class Trace:
 
     @property
     def shares_as_script(self) -> bool:
-        """Whether a script shared the work among its ranks; its process groups were seen as it ran."""
+        """Whether the traced script split the work among ranks itself, by process groups that it made."""
         return Parallel.named(self.parallel).is_of_script
 
     @property

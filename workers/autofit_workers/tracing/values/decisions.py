@@ -116,7 +116,7 @@ _running: list[Decisions] = [Decisions()]
 
 
 def begin(decisions: Decisions) -> None:
-    """Makes `decisions` those of the program that runs in this process from now on."""
+    """Records branches on unknown values, and assumed sizes, in `decisions` from now on in this process."""
     _running[:] = [decisions]
 
 

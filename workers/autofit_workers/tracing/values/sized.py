@@ -229,7 +229,7 @@ class Sizes:
 
 
 def _given(tensor: Tensor) -> Tensor | None:
-    """Known values of a tensor; None if they are unknown or made up."""
+    """Real tensor with the values of a fake one; None if they are unknown or were made up while tracing."""
     found = known(tensor)
     return None if found is None or found.is_made_up else found.values
 

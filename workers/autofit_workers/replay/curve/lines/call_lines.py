@@ -77,7 +77,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
-        """Copy in which `function` has turned each dimension's function into a line in the batch size."""
+        """Copy with `function` applied to each dimension, which makes it a linear function of the batch size."""
         return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
