@@ -206,7 +206,7 @@ class Knobs:
         return min(_MAX_PASSES, self.num_batches(batch_size))
 
     def for_passes(self, num_passes: int) -> Self:
-        """Copy whose step accumulates gradients over `num_passes` micro-batches, without a global batch size."""
+        """Copy whose step accumulates `num_passes` micro-batches, without a global batch size."""
         return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
 
     def to_dict(self) -> dict[str, str | bool | int | float | None]:

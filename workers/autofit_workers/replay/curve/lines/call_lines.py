@@ -77,7 +77,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
-        """Copy with `function` applied to each dimension, which makes it a linear function of the batch size."""
+        """Copy with `function` applied to each dimension, now a linear function of the batch size."""
         return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
