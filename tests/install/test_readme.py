@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import missing_line
-from tests.install.environments import KINDS, ROOT, Environment, environment, project
+from tests.install.environments import ROOT, Environment, environment, project
 
 pytestmark = pytest.mark.process
 
@@ -33,13 +33,14 @@ def commands() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of all: the second kind of installation meets what the first left."""
+    """The state directory of all commands."""
     return tmp_path_factory.mktemp("state")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return environment(tmp_path_factory.mktemp(request.param) / "environment", request.param)
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel, installed; test_namesake.py and test_beside_users_files.py try the editable kind too."""
+    return environment(tmp_path_factory.mktemp("wheel") / "environment", "wheel")
 
 
 @pytest.fixture(scope="module")
