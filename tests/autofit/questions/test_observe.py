@@ -148,7 +148,7 @@ def test_of_an_answer_the_measured_sizes_are_read(tmp_path: Path) -> None:
         ("no JSON", "is no document of"),
         ("[]", "is no document of"),
         ('{"schema": "autofit.estimate/1"}', "is no document of"),
-        (json.dumps(row(evidence="predicted")), "nothing in .* was measured"),
+        (json.dumps(row(evidence="predicted")), "has no measurement on a GPU"),
         (json.dumps(row(device={"kind": "cuda", "name": "Voodoo"})), "not in the catalogue"),
     ],
 )
