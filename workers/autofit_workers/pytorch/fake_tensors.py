@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
@@ -10,7 +13,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,  # raised for an operator without a fake implementation
-    disable_fake_tensor_cache,  # context in which an operator's fake implementation runs each time
     in_kernel_invocation_manager,  # context in which fake tensors are those of the device `meta`
 )
 from torch._subclasses.functional_tensor import FunctionalTensor  # a wrapper that holds no memory of its own
@@ -39,3 +41,14 @@ only_lift_cpu_tensors = torch._C._set_only_lift_cpu_tensors
 # What `data_ptr` of a fake tensor does: raise, or warn that this is deprecated.
 throw_on_mutable_data_ptr = torch._C._set_throw_on_mutable_data_ptr
 warn_on_mutable_data_ptr = torch._C._set_warn_deprecated_on_mutable_data_ptr
+
+
+@contextmanager
+def disable_fake_tensor_cache(mode: FakeTensorMode) -> Iterator[None]:
+    """Context in which an operator's fake implementation runs each time, as PyTorch has one since 2.7."""
+    before = mode.cache_enabled
+    mode.cache_enabled = False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = before

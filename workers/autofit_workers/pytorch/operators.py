@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._ops import (
@@ -17,6 +19,7 @@ from torch._prims_common import (
 __all__ = [
     "HigherOrderOperator",
     "OpOverload",
+    "find_operator",
     "has_kernel",
     "make_contiguous_strides_for",
     "operator_names",
@@ -27,3 +30,19 @@ __all__ = [
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 # Names of all operators that are registered, to find those that are decomposed on the CPU alone.
 operator_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+
+
+def find_operator(name: str) -> Any:
+    """Operator of PyTorch by name, for tables of operators that not every release has.
+
+    Args:
+        name: namespace, operator and overload, such as `aten.mm.dtype`.
+
+    Returns:
+        The `OpOverload`; for one that this release does not have, a stand-in that equals no operator, so that
+        its line of a table is never found.
+    """
+    try:
+        return functools.reduce(getattr, name.split("."), torch.ops)
+    except AttributeError:
+        return object()

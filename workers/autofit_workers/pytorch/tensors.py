@@ -12,7 +12,6 @@ from autofit_workers.pytorch.private_name import PrivateName
 __all__ = [
     "INFERENCE_MODE",
     "MAKE_SUBCLASS",
-    "dtensor_new",
     "is_all_true",
     "make_subclass",
     "make_wrapper_subclass",
@@ -28,8 +27,6 @@ make_subclass: Callable[..., Any] = MAKE_SUBCLASS.get()  # PyTorch's own, whatev
 INFERENCE_MODE = PrivateName(torch._C, "_InferenceMode")
 # Makes a tensor without memory that holds others.
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
-# `DTensor.__new__` in C++.
-dtensor_new: Callable[..., Any] = torch.Tensor._dtensor__new__
 # Method of a condition that only `torch._check_tensor_all` calls.
 is_all_true = torch.Tensor._is_all_true
 # Reads the arguments of `.to(…)`: device, dtype, whether non-blocking, and memory format.

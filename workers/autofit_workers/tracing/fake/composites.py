@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from autofit_workers.pytorch.autograd import current_node
-from autofit_workers.pytorch.operators import OpOverload, has_kernel, operator_names
+from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel, operator_names
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.versions import parse_release
 from autofit_workers.tracing.fake import recurrent
@@ -375,7 +375,7 @@ def _written_in_python() -> dict[Any, Callable[..., Any]]:
 WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     **_written_in_python(),
     **recurrent.WITH_TEMPORARIES,
-    aten._safe_softmax.default: _safe_softmax,
+    find_operator("aten._safe_softmax.default"): _safe_softmax,  # since 2.5
     aten.logsumexp.default: _logsumexp,
     aten.mse_loss.default: _elementwise_loss,
     aten.smooth_l1_loss.default: _elementwise_loss,

@@ -58,15 +58,19 @@ class _Light(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        self.give_way()
-        return getattr(importlib.import_module(_NAME), name)
+        return getattr(self.give_way(), name)
 
-    def give_way(self) -> None:
-        """Removes the stand-in from `sys.modules`, so that later imports get the real `torch._dynamo`."""
+    def give_way(self) -> ModuleType:
+        """Imports the real `torch._dynamo` in the stand-in's place, and returns it."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
                 del sys.modules[_UTILS]
+        real = importlib.import_module(_NAME)
+        # Python makes a submodule an attribute of the package that is there as it is imported: of the stand-in.
+        if not hasattr(real, "config"):
+            real.config = self.config  # type: ignore[attr-defined]
+        return real
 
 
 class _LightUtils(ModuleType):
@@ -99,7 +103,6 @@ class _RealFirst(MetaPathFinder):
         if fullname != INDUCTOR_MODULE or sys.modules.get(_NAME) is not self._light:
             return None
         self._light.give_way()
-        importlib.import_module(_NAME)
         imported = sys.modules.get(INDUCTOR_MODULE)
         return None if imported is None else _Imported(imported).spec
 

@@ -25,7 +25,7 @@ from autofit_workers.pytorch.fake_tensors import (
     throw_on_mutable_data_ptr,
     warn_on_mutable_data_ptr,
 )
-from autofit_workers.pytorch.operators import OpOverload, has_kernel
+from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel
 from autofit_workers.pytorch.tensors import make_subclass
 
 aten: Any = torch.ops.aten
@@ -34,11 +34,12 @@ _META = torch.device("meta")
 # Matrix products whose fake functions accept mixed dtypes, with the arguments that must share one on CUDA.
 _ALIKE = {
     aten.mm.default: slice(0, 2),
-    aten.mm.dtype: slice(0, 2),
+    find_operator("aten.mm.dtype"): slice(0, 2),  # since 2.8
     aten.mv.default: slice(0, 2),
     aten.addmm.default: slice(0, 3),
-    aten.addmm.dtype: slice(1, 3),
+    find_operator("aten.addmm.dtype"): slice(1, 3),  # since 2.8
 }
+_GROUPED_MM = find_operator("aten._grouped_mm.default")  # since 2.8
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -134,7 +135,7 @@ def _called(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """
     if func in _ALIKE:
         _require_one_type(args[_ALIKE[func]])
-    if func is not aten._grouped_mm.default or args[0].dtype is torch.bfloat16:
+    if func is not _GROUPED_MM or args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
     first, second, *rest = args
     output = func(first.bfloat16(), second.bfloat16(), *rest, **{**kwargs, "out_dtype": None})

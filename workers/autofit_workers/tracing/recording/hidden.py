@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
+from autofit_workers.pytorch.operators import OpOverload, find_operator, suggest_memory_format
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.tracing.fake.layouts import convolution_format
 from autofit_workers.tracing.kernels.following import kernel_of, scratch_of
@@ -477,7 +477,7 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
-    aten._fused_rms_norm.default: _layer_norm,
+    find_operator("aten._fused_rms_norm.default"): _layer_norm,  # since 2.8
     aten._softmax.default: _first_contiguous,
     aten._log_softmax.default: _first_contiguous,
     aten.softmax.int: _first_contiguous,

@@ -8,12 +8,14 @@ allocate nothing.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from autofit_workers.pytorch.dispatch import DispatchKey, DispatchKeySet, disable_current_modes, dispatch_keys
-from autofit_workers.pytorch.tensors import dtensor_new, make_wrapper_subclass
+from autofit_workers.pytorch.tensors import make_wrapper_subclass
 from autofit_workers.tracing.fake.fake_gpu import TOLD
 
 _PHILOX_BYTES = 16  # state of a GPU's random generator: seed and offset
@@ -23,10 +25,16 @@ _AUTOCAST = DispatchKeySet(DispatchKey.AutocastCUDA)
 _HANDED_ON = DispatchKeySet(DispatchKey.Conjugate).add(DispatchKey.Negative)
 
 
-def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
-    """New `DTensor` made as by `_dtensor__new__`, but with CUDA's autocast key if the shard is on the GPU."""
+def _distributed(
+    new: Callable[..., Any], cls: Any, local_tensor: torch.Tensor, spec: Any, *, requires_grad: bool = False
+) -> Any:
+    """New `DTensor` made as by `new`, but with CUDA's autocast key if the shard is on the GPU.
+
+    Args:
+        new: PyTorch's own `DTensor.__new__`.
+    """
     if local_tensor.device.type != "cuda":
-        return dtensor_new(cls, local_tensor, spec, requires_grad=requires_grad)
+        return new(cls, local_tensor, spec, requires_grad=requires_grad)
     made: Any = make_wrapper_subclass(
         cls,
         spec.tensor_meta.shape,
@@ -72,7 +80,8 @@ def install() -> None:
     awaited.device = property(lambda self: self.elem.device)
     for kind in (dtensor, awaited):
         kind.is_cuda = property(lambda self: self.device.type == "cuda")
-    dtensor.__new__, awaited.__new__ = _distributed, _made_of
+    dtensor.__new__ = staticmethod(functools.partial(_distributed, dtensor.__new__))
+    awaited.__new__ = _made_of
     DEVICE_STATE.replace(lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8))
     propagate = PROPAGATE_SHAPES.get()
 
