@@ -106,7 +106,7 @@ def install() -> None:
         return
     _let_pytorch_remember_that_there_is_none()
     _finder.offer(TRITON)
-    sys.meta_path.insert(0, ExecutingFinder((COMPILER_LOOKS_FOR_TRITON,), _execute_without_triton))
+    sys.meta_path.insert(0, ExecutingFinder(COMPILER_LOOKS_FOR_TRITON, _execute_without_triton))
 
 
 def begin_program() -> None:

@@ -85,7 +85,10 @@ class StandInFinder(DistributionFinder):
     @contextmanager
     def hidden(self, package: str) -> Iterator[None]:
         """Context in which a package with a stand-in seems not to be installed, even if it was imported."""
-        stand_in = self.offered.pop(package)
+        stand_in = self.offered.pop(package, None)
+        if stand_in is None:  # hidden already
+            yield
+            return
         imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
         try:
             yield
