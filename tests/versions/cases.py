@@ -14,7 +14,14 @@ from autofit_workers.spec.workloads.references import parse_reference
 
 BATCH_SIZE = 4
 PRECISIONS = ("fp32", "amp-bf16", "bf16")
-TIMM = ("resnet18", "vit_tiny_patch16_224", "convnext_atto", "efficientnet_b0", "mixer_s32_224", "regnetx_002")
+TIMM = (
+    "resnet18",
+    "vit_tiny_patch16_224",
+    "convnext_atto",
+    "efficientnet_b0",
+    "mixer_s32_224",
+    "regnetx_002",
+)
 # Small configurations of transformers, by the name of their class.
 TRANSFORMERS: dict[str, dict[str, object]] = {
     "GPT2LMHeadModel": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000},
@@ -98,7 +105,12 @@ def all_cases(folder: Path) -> list[Case]:
         Case(name="adamw foreach", workload=llama, knobs={"optimizer": "adamw", "optimizer_impl": "foreach"}),
         Case(name="checkpointing", workload=llama, knobs={"checkpointing": "blocks"}),
         Case(name="fsdp2", workload=llama, knobs={"optimizer": "adamw"}, parallel="fsdp:2"),
-        Case(name="tp", workload=llama, knobs={"optimizer": "adamw"}, parallel="tp:2"),
+        Case(
+            name="tp",
+            workload=llama,
+            knobs={"optimizer": "adamw", "optimizer_impl": "loop"},
+            parallel="tp:2",
+        ),
         Case(name="ddp", workload=llama, knobs={"optimizer": "adamw"}, parallel="ddp:2"),
     ]
     return cases

@@ -1,4 +1,4 @@
-"""Stands in for NVIDIA's libraries, so that a CUDA build of PyTorch can be imported without gigabytes of them.
+"""Stands in for NVIDIA's libraries, so that a CUDA build of PyTorch can be imported without gigabytes.
 
 A stub library has each function that PyTorch's libraries need of the real one, with its version. The process
 is aborted when such a function is called, and the function is named: no stub answers anything but
@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 
-# By the name of a library, the functions that are needed of it: the name of a version (empty for none) to names.
+# Names of functions by the library that has them and the name of their version, empty for none.
 Needed = dict[str, dict[str, set[str]]]
 
 # First letters of the names of NVIDIA's libraries; all other libraries are the system's, and are there.
@@ -146,17 +146,18 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for library, by_version in needed.items():
-        functions = {version: names - (defined if not version else set()) for version, names in by_version.items()}
+        functions = {version: names if version else names - defined for version, names in by_version.items()}
         source, script = folder / f"{library}.s", folder / f"{library}.map"
         names = sorted(set().union(*functions.values()))
         bodies = (
-            _NUMBER.format(name=name, number=numbers[name]) if name in numbers else _FUNCTION.format(name=name)
+            (_NUMBER if name in numbers else _FUNCTION).format(name=name, number=numbers.get(name))
             for name in names
         )
         source.write_text(_ABORT + "".join(bodies), encoding="utf-8")
         script.write_text(_script(functions), encoding="utf-8")
-        command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{library}", "-Wl,--version-script", str(script)]
-        subprocess.run([*command, "-o", str(folder / library), str(source)], check=True)
+        named = (f"-Wl,-soname,{library}", f"-Wl,--version-script={script}")
+        command = ["gcc", "-shared", "-nostdlib", *named, "-o", str(folder / library), str(source)]
+        subprocess.run(command, check=True)
         source.unlink()
         script.unlink()
 
@@ -167,7 +168,8 @@ def _script(functions: Mapping[str, set[str]]) -> str:
     if not named:
         return "{ global: *; };"
     return "".join(
-        f"{version} {{ global: {' '.join(f'{name};' for name in names)} }};\n" for version, names in named.items()
+        f"{version} {{ global: {' '.join(f'{name};' for name in names)} }};\n"
+        for version, names in named.items()
     )
 
 

@@ -1,6 +1,6 @@
 """Traces cases with the PyTorch that this process imports; prints a line of JSON for each.
 
-    python -m tests.versions.traced FOLDER [NAME…]
+python -m tests.versions.traced FOLDER [NAME…]
 """
 
 from __future__ import annotations

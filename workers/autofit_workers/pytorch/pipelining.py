@@ -12,5 +12,5 @@ __all__ = ["WARM_UP", "inference_mode"]
 
 # Exchanges with the other stages, before the first step, whether shapes vary; replaced, as there are none.
 WARM_UP = PrivateName(schedules._PipelineSchedule, "_warmup_p2p")
-# Whether shapes are exchanged at each step or known before.
-inference_mode: Any = _utils.InferenceMode
+# Whether shapes are exchanged at each step or known before; None in releases whose stages agree on nothing.
+inference_mode: Any = getattr(_utils, "InferenceMode", None)

@@ -57,15 +57,12 @@ def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], 
 
 
 def _size_of_shard(shape: tuple[int, ...], spec: Any) -> Callable[[dict[str, int]], int]:
-    from autofit_workers.pytorch.dtensors import local_shape_and_offset
+    from autofit_workers.pytorch.dtensors import local_shape
 
     names = spec.mesh.mesh_dim_names
 
     def size(place: dict[str, int]) -> int:
         coordinate = [place[name] for name in names]
-        local, _ = local_shape_and_offset(
-            shape, spec.mesh.shape, coordinate, spec.placements, skip_offset=True
-        )
-        return math.prod(local)
+        return math.prod(local_shape(shape, spec.mesh.shape, coordinate, spec.placements))
 
     return size

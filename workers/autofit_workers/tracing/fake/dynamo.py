@@ -67,7 +67,7 @@ class _Light(ModuleType):
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
                 del sys.modules[_UTILS]
         real = importlib.import_module(_NAME)
-        # Python makes a submodule an attribute of the package that is there as it is imported: of the stand-in.
+        # Python made the submodule an attribute of the package that was there: of the stand-in.
         if not hasattr(real, "config"):
             real.config = self.config  # type: ignore[attr-defined]
         return real

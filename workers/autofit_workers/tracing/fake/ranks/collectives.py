@@ -1,8 +1,9 @@
 """Memory that collectives such as `all_gather` allocate on a rank beside their results.
 
-PyTorch has fake functions for the results of most collectives. This file adds collectives of several tensors
-at a time, and the temporaries of NCCL's process group, which exchanges a list of tensors as one flat tensor
-(`newLikeFlat` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, for `allgather` and `reduce_scatter`).
+PyTorch has fake functions for the results of most collectives, since 2.10. This file adds those that are
+missing, such as collectives of several tensors at a time, and the temporaries of NCCL's process group, which
+exchanges a list of tensors as one flat tensor (`newLikeFlat` in
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, for `allgather` and `reduce_scatter`).
 gloo's process group allocates no temporaries through PyTorch's CPU allocator.
 """
 
@@ -14,24 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel, operator_names
 from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.fake.ranks import batch_norms
 
+_PROCESS_GROUP = "c10d.ProcessGroup"  # class of an argument
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # of collectives' operators
-_OF_SEVERAL = (
-    "allreduce_coalesced_",
-    "allgather_coalesced_",
-    "allgather_into_tensor_coalesced_",
-    "reduce_scatter_tensor_coalesced_",
-)
 _library: list[torch.library.Library] = []
 
 
 def _done() -> Any:
     """Finished `torch.distributed.Work`, boxed as c10d's operators return it."""
-    from autofit_workers.pytorch.collectives import FakeWork
+    from autofit_workers.pytorch.collectives import finished_work
 
-    return FakeWork().boxed()
+    return finished_work().boxed()
 
 
 def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
@@ -63,10 +60,9 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
 
 def _let_waits_be_seen() -> None:
     """Reports each `Work.wait`: the current stream, but not the host, waits for the collective."""
-    from autofit_workers.pytorch.collectives import FakeWork
+    from autofit_workers.pytorch.collectives import WORKS
 
-    kinds: tuple[Any, ...] = (torch.distributed.Work, FakeWork)
-    for kind in kinds:
+    for kind in WORKS:
         kind.wait = _seen(vars(kind)["wait"])
 
 
@@ -78,17 +74,43 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
     return waited
 
 
+def _without_a_fake_function() -> list[str]:
+    """Names of the operators on process groups that this release has no fake function for."""
+    return [
+        name.removeprefix("c10d::")
+        for name in operator_names()
+        if name.startswith("c10d::") and not has_kernel(name, "Meta") and _is_on_a_group(name)
+    ]
+
+
+def _is_on_a_group(name: str) -> bool:
+    operator: OpOverload = getattr(torch.ops.c10d, name.removeprefix("c10d::")).default
+    return any(_PROCESS_GROUP in str(argument.type) for argument in operator._schema.arguments)
+
+
+def _fake_function(collective: OpOverload) -> Callable[..., Any]:
+    """Function that returns as a collective does: its first argument, if it returns tensors, and a `Work`."""
+    match len(collective._schema.returns):
+        case 0:
+            return lambda *_args: None
+        case 1:
+            return lambda *_args: _done()
+        case _:
+            return lambda *args: (args[0], _done())
+
+
 def install() -> dict[Any, Callable[..., Any]]:
     """Registers fake functions for collectives that lack them.
 
     Returns:
         By operator, functions that replace collectives, for `composites.WITH_TEMPORARIES`.
     """
-    from autofit_workers.pytorch.collectives import AsyncCollectiveTensor
+    from autofit_workers.pytorch.collectives import AsyncCollectiveTensor, import_fake_functions
 
+    import_fake_functions()
     library = torch.library.Library("c10d", "IMPL")
-    for name in _OF_SEVERAL:
-        library.impl(name, lambda *_args: _done(), "Meta")
+    for name in _without_a_fake_function():
+        library.impl(name, _fake_function(getattr(torch.ops.c10d, name).default), "Meta")
     _library.extend((library, batch_norms.install()))
     _let_waits_be_seen()
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
@@ -98,5 +120,5 @@ def install() -> dict[Any, Callable[..., Any]]:
         c10d.reduce_scatter_.default: _reduced,
         functional.wait_tensor.default: torch.ops.aten.alias.default,  # returns its argument
         # A wrapper that waits when the result is used; PyTorch's fake function would copy the result.
-        functional._wrap_tensor_autograd.default: AsyncCollectiveTensor,
+        find_operator("_c10d_functional._wrap_tensor_autograd.default"): AsyncCollectiveTensor,  # since 2.9
     }

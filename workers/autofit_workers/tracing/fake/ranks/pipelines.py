@@ -49,6 +49,9 @@ def _keeping(exchange: Callable[..., Any]) -> Callable[..., Any]:
 def _let_stages_agree() -> None:
     from autofit_workers.pytorch.pipelining import WARM_UP, inference_mode
 
+    if inference_mode is None:
+        return
+
     def agree(_self: Any, stages: list[Any], has_backward: bool, _is_done: bool) -> None:
         for each in stages:
             finds_out = inference_mode.needs_dynamic(each._user_meta, has_backward)

@@ -1,0 +1,157 @@
+"""Installs other releases of PyTorch beside this one, without NVIDIA's libraries.
+
+A release is the wheel of PyPI, unpacked; stubs of the libraries that it loads; the small CUDA runtime, which
+is called at import; and links to all other packages of this environment, except those that are built for one
+release of PyTorch. Nothing is installed into this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.versions import stub_libraries
+
+ROOT = Path(__file__).parents[2]
+_PACKAGES = Path(sysconfig.get_path("purelib"))
+# Packages of this environment that other releases do not take, as they are built for one release.
+_OF_ONE_RELEASE = ("torch", "torchgen", "functorch", "torchvision", "torchao", "triton", "nvidia", "autofit")
+# PyPI serves no cap on releases here, whatever this machine's configuration of pip says.
+_PIP = {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Release of PyTorch, with what of PyPI runs with it.
+
+    Attributes:
+        version: version of the wheel.
+        runtime: requirement of the CUDA runtime.
+        torchvision: version of torchvision; None where it has none for this release.
+    """
+
+    version: str
+    runtime: str
+    torchvision: str | None
+
+
+RELEASES = {
+    "2.6": Release("2.6.0", "nvidia-cuda-runtime-cu12==12.4.*", "0.21.0"),
+    "2.7": Release("2.7.1", "nvidia-cuda-runtime-cu12==12.6.*", "0.22.1"),
+    "2.8": Release("2.8.0", "nvidia-cuda-runtime-cu12==12.8.*", "0.23.0"),
+    "2.9": Release("2.9.1", "nvidia-cuda-runtime-cu12==12.8.*", "0.24.1"),
+    "2.10": Release("2.10.0", "nvidia-cuda-runtime-cu12==12.8.*", "0.25.0"),
+    "2.11": Release("2.11.0", "nvidia-cuda-runtime==13.0.*", "0.26.0"),
+    "2.12": Release("2.12.1", "nvidia-cuda-runtime==13.0.*", "0.27.1"),
+    "2.14": Release("2.14.1", "nvidia-cuda-runtime==13.0.*", "0.29.1"),
+    "2.15": Release("2.15.0", "nvidia-cuda-runtime==13.2.*", None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Installation of a release, whose Python runs programs.
+
+    Attributes:
+        folder: folder that holds all of it.
+    """
+
+    folder: Path
+
+    def run(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts this installation's Python with arguments; its output is read by the caller."""
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder / "lib")}
+        environment.pop("PYTHONPATH", None)
+        python = self.folder / "venv" / "bin" / "python"
+        return subprocess.Popen(
+            [python, *arguments], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+
+def installed(release: Release, folder: Path) -> Installation:
+    """Installation of a release, which is made where `folder` does not hold it yet.
+
+    Args:
+        release: what is downloaded from PyPI: about a gigabyte.
+        folder: folder for this release's files, 2 GB.
+
+    Raises:
+        subprocess.CalledProcessError: pip, or the compiler of the stubs (gcc), fails.
+    """
+    done = folder / "installed"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        site = folder / "site"
+        _unpack(f"torch=={release.version}", site)
+        if release.torchvision is not None:
+            _unpack(f"torchvision=={release.torchvision}", site)
+        (site / "torch" / "bin" / "torch_shm_manager").chmod(0o755)
+        _link_other_packages(site)
+        _add_libraries(release, site, folder / "lib")
+        _make_environment(folder / "venv", site)
+        done.touch()
+    return Installation(folder)
+
+
+def _unpack(requirement: str, folder: Path, only: str = "") -> None:
+    """Downloads a wheel and unpacks it, or those of its files whose names end with `only`, into a folder."""
+    wheels = folder.parent / "wheels"
+    command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:")
+    subprocess.run([*command, "-d", str(wheels), requirement], env={**os.environ, **_PIP}, check=True)
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                if only and member.filename.endswith(only):
+                    member.filename = Path(member.filename).name
+                    archive.extract(member, folder)
+                elif not only and "/include/" not in member.filename:
+                    archive.extract(member, folder)
+    shutil.rmtree(wheels)
+
+
+def _link_other_packages(site: Path) -> None:
+    for path in _PACKAGES.iterdir():
+        first = re.split(r"[-._]", path.name.lstrip("_"))[0].lower()
+        is_of_autofit = "autofit" in path.name
+        if first not in _OF_ONE_RELEASE and not is_of_autofit and path.suffix != ".pth":
+            (site / path.name).symlink_to(path)
+    for path in _PACKAGES.glob("nvidia_ml_py*"):  # which reads the driver, and needs no library of CUDA
+        (site / path.name).symlink_to(path)
+
+
+def _add_libraries(release: Release, site: Path, folder: Path) -> None:
+    """Puts the CUDA runtime into a folder, and stubs of all other libraries of NVIDIA."""
+    folder.mkdir()
+    major = "12" if "cu12" in release.runtime else "13"
+    runtime = f"libcudart.so.{major}"
+    _unpack(release.runtime, folder, only=f"/{runtime}")
+    own = [*(site / "torch" / "lib").glob("*.so*"), *(site / "torch").glob("_C*.so")]
+    others = list((site / "torchvision").glob("*.so"))
+    present = {path.name for path in own} | {runtime}
+    needed = stub_libraries.needed_by([*own, *others], present)
+    defined = stub_libraries.functions_of([*own, *stub_libraries.of_the_system()])
+    stub_libraries.write(needed, defined, folder, numbers={"cudnnGetVersion": _cudnn_version(site)})
+
+
+def _cudnn_version(site: Path) -> int:
+    """Number that `cudnnGetVersion` returns for the cuDNN that the wheel requires, such as 91900."""
+    (metadata,) = site.glob("torch-*.dist-info/METADATA")
+    found = re.search(r"nvidia-cudnn-cu\d+\s*\(?==(\d+)\.(\d+)\.(\d+)", metadata.read_text(encoding="utf-8"))
+    assert found is not None, metadata
+    major, minor, patch = map(int, found.groups())
+    return 10_000 * major + 100 * minor + patch
+
+
+def _make_environment(folder: Path, site: Path) -> None:
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    paths = "\n".join(map(str, (site, ROOT, ROOT / "workers")))
+    (packages / "versions.pth").write_text(paths + "\n", encoding="utf-8")
