@@ -1,5 +1,5 @@
 # The words of the house; CONTRIBUTING.md says when to use which.
-.PHONY: test test-all coverage lint bench bench-smoke docs
+.PHONY: test test-all coverage lint bench bench-smoke docs versions
 
 # What starts no processes of its own: minutes.
 test:
@@ -30,6 +30,10 @@ bench:
 # Every bench in its smallest form, also those of ten seconds or more: after a change of what benches import.
 bench-smoke:
 	pytest -m process tests/bench
+
+# Other releases of PyTorch against the one that is installed: downloads a gigabyte for each, and takes minutes.
+versions:
+	python -m tests.versions.table
 
 # The site of docs/, in build/site. An error where a link leads nowhere, or a page has not what the code says.
 docs:

@@ -28,7 +28,7 @@ from autofit_workers.spec.documents import resolved
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 _OWN = 0o700  # folders hold names of models and lines of code, which others need not read
 _OTHERS_WRITE = 0o022
-# With the value 1, predictions are also made with an untested release of PyTorch that passes the self-test.
+# Version 0.2 wanted it for releases of PyTorch that were not tried; it has no effect now, and is no error.
 UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 # Environment variable of the key that signs jobs, see autofit.jobs.signing.
 KEY_VARIABLE = "AUTOFIT_STORAGE_KEY"

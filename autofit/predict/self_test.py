@@ -6,9 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +14,13 @@ import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
-from autofit.paths import UNVERIFIED_VARIABLE
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from autofit_workers.spec.trace import UNPROTECTED, Trace
-from autofit_workers.spec.versions import SUPPORTED_RELEASES, is_supported
+from autofit_workers.spec.versions import supported_releases
 from autofit_workers.trials.door import SELF_TEST_BATCH_SIZE, findings
 
-_TRACING = Path(autofit_workers.__path__[0]) / "tracing"
-SUPPORTED = " or ".join(SUPPORTED_RELEASES)
+_WORKERS = Path(autofit_workers.__path__[0])
+_TRACING = _WORKERS / "tracing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +89,9 @@ def require_prediction(run: Runner) -> None:
     """Checks that predictions work with the installed PyTorch, by a self-test that is run only once.
 
     Raises:
-        InfrastructureError: predictions do not work with this PyTorch, or were not tested with it; the
-            message names the release and what to do.
+        InfrastructureError: predictions do not work with this PyTorch; the message names the release, what
+            failed, and what to do.
     """
-    require_release(importlib.metadata.version("torch"), os.environ)
     remembered = f"self-test-{_build()}.json"
     if (paths.cache_path() / remembered).is_file():
         return
@@ -103,32 +99,15 @@ def require_prediction(run: Runner) -> None:
     if result.findings:
         raise InfrastructureError(
             f"memory cannot be predicted with PyTorch {result.torch_version}: {'; '.join(result.findings)}. "
-            f"Install {SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
+            f"Install PyTorch {supported_releases()}, or measure instead (--probe measure, or --device cpu)"
         )
     paths.keep(paths.cache_dir, remembered, lambda: json.dumps({"torch": result.torch_version}))
-
-
-def require_release(version: str, environment: Mapping[str, str]) -> None:
-    """Checks that predictions were tested with a PyTorch version, or that the user allows untested ones.
-
-    Args:
-        environment: environment variables, one of which allows it.
-
-    Raises:
-        InfrastructureError: predictions were not tested with it, and the user does not allow that.
-    """
-    if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
-        return
-    raise InfrastructureError(
-        f"predictions are untested with PyTorch {version}: install {SUPPORTED}, or measure instead "
-        f"(--probe measure, or --device cpu). Set {UNVERIFIED_VARIABLE}=1 to predict anyway, unverified"
-    )
 
 
 @functools.cache
 def _build() -> str:
     """Digest of the PyTorch version and of the code that relies on its internals, 16 hex digits."""
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in sorted(_TRACING.rglob("*.py")):
+    for source in sorted([*_TRACING.rglob("*.py"), *(_WORKERS / "pytorch").rglob("*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -16,11 +16,10 @@ from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.hardware.gpus import LocalGpu, local_gpus
-from autofit.paths import UNVERIFIED_VARIABLE
-from autofit.predict.self_test import SUPPORTED, SelfTest, run_self_test
+from autofit.predict.self_test import SelfTest, run_self_test
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
-from autofit_workers.spec.versions import is_supported
+from autofit_workers.spec.versions import is_supported, supported_releases
 from autofit_workers.trials import door
 from autofit_workers.trials.door import MORE
 
@@ -110,15 +109,14 @@ def _judged(result: SelfTest) -> Check:
             name="prediction",
             status="failed",
             detail=f"PyTorch {result.torch_version}: {'; '.join(result.findings)}",
-            next_step=f"install PyTorch {SUPPORTED}, or measure instead of predicting",
+            next_step=f"install PyTorch {supported_releases()}, or measure instead of predicting",
         )
     if not is_supported(result.torch_version):
         return Check(
             name="prediction",
             status="warning",
-            detail=f"PyTorch {result.torch_version} passes the self-test but is otherwise untested",
-            next_step=f"install PyTorch {SUPPORTED}, measure instead of predicting, or set "
-            f"{UNVERIFIED_VARIABLE}=1 to predict anyway",
+            detail=f"PyTorch {result.torch_version} passes the self-test and is otherwise untested",
+            next_step=f"install PyTorch {supported_releases()}, or compare a run with it: autofit observe",
         )
     return Check(
         name="prediction",

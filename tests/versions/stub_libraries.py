@@ -20,6 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 # Names of functions by the library that has them and the name of their version, empty for none.
 Needed = dict[str, dict[str, set[str]]]
 
+_OF_THE_SYSTEM = ("libc.so", "libm.so", "libgcc_s.so", "libgomp.so", "libstdc++.so")
 # First letters of the names of NVIDIA's libraries; all other libraries are the system's, and are there.
 _OF_NVIDIA = ("libcu", "libnv", "libnccl")
 
@@ -188,4 +189,4 @@ def of_the_system() -> list[Path]:
     """Libraries of the system that PyTorch needs, such as libstdc++, where the loader finds them."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     found = (line.split(" => ") for line in listed.splitlines() if " => " in line and "x86-64" in line)
-    return [Path(path) for name, path in found if _is_present(name.split()[0], set())]
+    return [Path(path) for name, path in found if name.split()[0].startswith(_OF_THE_SYSTEM)]

@@ -63,10 +63,10 @@ def test_a_pytorch_that_cannot_be_predicted_fails_and_says_what_to_do():
 
 
 def test_a_release_that_was_not_tried_is_a_warning_with_the_way_out():
-    check = doctor._judged(SelfTest(torch_version="2.14.1", findings=()))
+    check = doctor._judged(SelfTest(torch_version="2.16.0", findings=()))
     assert check.status == "warning"
-    assert "2.13 or 2.15" in check.next_step
-    assert "AUTOFIT_UNVERIFIED_TORCH=1" in check.next_step
+    assert "2.6 to 2.15" in check.next_step
+    assert "autofit observe" in check.next_step
 
 
 def test_local_cards_are_named_with_their_driver():

@@ -11,6 +11,7 @@ from autofit_workers.spec.versions import (
     SUPPORTED_RELEASES,
     is_supported,
     release_of,
+    supported_releases,
     wheel_for,
 )
 
@@ -30,7 +31,8 @@ def test_what_is_no_version_is_refused() -> None:
 def test_patches_and_builds_of_a_supported_release_are_supported() -> None:
     assert is_supported("2.13.0+cpu")
     assert is_supported("2.15.1")
-    assert not is_supported("2.14.1")
+    assert not is_supported("2.16.0")
+    assert supported_releases() == "2.6 to 2.15"
 
 
 def test_the_installed_release_is_supported_and_every_supported_one_has_a_wheel() -> None:
@@ -40,8 +42,8 @@ def test_the_installed_release_is_supported_and_every_supported_one_has_a_wheel(
 
 def test_the_wheels_are_those_of_the_releases_that_may_be_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "torch>=2.11,<2.16" in project["project"]["dependencies"]
-    assert list(CUDNN_OF_WHEELS) == ["2.11", "2.12", "2.13", "2.14", "2.15"]
+    assert "torch>=2.6,<2.17" in project["project"]["dependencies"]
+    assert list(CUDNN_OF_WHEELS) == [f"2.{minor}" for minor in range(6, 16)]
 
 
 @pytest.mark.parametrize(

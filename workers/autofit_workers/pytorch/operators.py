@@ -16,7 +16,10 @@ from torch._prims_common import (
     suggest_memory_format,  # layout that a result takes from its argument
 )
 
+from autofit_workers.pytorch.private_name import PrivateName
+
 __all__ = [
+    "SELECT_CONV_BACKEND",
     "HigherOrderOperator",
     "OpOverload",
     "find_operator",
@@ -26,6 +29,8 @@ __all__ = [
     "suggest_memory_format",
 ]
 
+# Which library computes a convolution, for its fake function; replaced, as a build with CUDA asks the card.
+SELECT_CONV_BACKEND = PrivateName(torch._C, "_select_conv_backend")
 # Whether an operator, by name, has a kernel for a dispatch key, by name.
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 # Names of all operators that are registered, to find those that are decomposed on the CPU alone.

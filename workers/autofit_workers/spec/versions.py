@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 
-# Predictions rely on PyTorch's internals. With these releases the tests of prediction were run, and the
-# built-in workloads need the same bytes at the same events with all of them. Measuring relies on no
-# internals and works with every release that pyproject.toml allows.
-SUPPORTED_RELEASES = ("2.13", "2.15")
+# Predictions rely on PyTorch's internals. With the first of these releases the tests of prediction are run;
+# tests/versions compares the others with it, configuration by configuration. Any other release predicts too
+# where it passes the self-test, and answers say that it was not tried. Measuring relies on no internals.
+SUPPORTED_RELEASES = ("2.13", "2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.14", "2.15")
 
 
-# cuDNN of the Linux wheels on PyPI, by `Requires-Dist`: nvidia-cudnn-cu13. All are builds for CUDA 13; builds
-# for CUDA 12, which PyPI does not serve, may bring others.
+# cuDNN of the Linux wheels on PyPI, by `Requires-Dist`: nvidia-cudnn-cu12 up to 2.10, then nvidia-cudnn-cu13.
+# Builds for other versions of CUDA, which PyPI does not serve, may bring others.
 CUDNN_OF_WHEELS = {
+    "2.6": "9.1.0.70",
+    "2.7": "9.5.1.17",
+    "2.8": "9.10.2.21",
+    "2.9": "9.10.2.21",
+    "2.10": "9.10.2.21",
     "2.11": "9.19.0.56",
     "2.12": "9.20.0.48",
     "2.13": "9.20.0.48",
@@ -44,6 +49,12 @@ def wheel_for(capability: int, version: str) -> str | None:
         f"PyTorch for CUDA 12.6: others have no kernels for compute capability {capability / 10}; install "
         f"{release} from https://download.pytorch.org/whl/cu126"
     )
+
+
+def supported_releases() -> str:
+    """Text that names the releases which predictions were tested with, such as `2.6 to 2.15`."""
+    oldest, *_, newest = sorted(SUPPORTED_RELEASES, key=parse_release)
+    return f"{oldest} to {newest}"
 
 
 def release_of(version: str) -> str:

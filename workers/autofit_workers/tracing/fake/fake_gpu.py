@@ -25,7 +25,7 @@ import torch
 
 from autofit_workers.pytorch.cuda import EXCHANGE_DEVICE
 from autofit_workers.pytorch.fake_tensors import INIT_GPU_CONTEXT, FakeTensor, only_lift_cpu_tensors
-from autofit_workers.pytorch.operators import HigherOrderOperator, OpOverload
+from autofit_workers.pytorch.operators import SELECT_CONV_BACKEND, HigherOrderOperator, OpOverload
 from autofit_workers.pytorch.training import FOREACH_DEVICES, FOREACH_TYPES
 from autofit_workers.tracing.fake import (
     composites,
@@ -195,6 +195,7 @@ def install() -> None:
     _use_the_meta_guard_for_cuda()
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
+    _select_conv_backends_without_a_card()
     generators.install(GPU)
     tensor_types.install(GPU)
     streams.install()
@@ -222,6 +223,24 @@ def unseen() -> Iterator[None]:
         yield
     finally:
         cuda.is_available = before
+
+
+def _select_conv_backends_without_a_card() -> None:
+    """Asks for the library of a convolution as for tensors on the host.
+
+    A build with CUDA else asks the card whether it has bfloat16 or cuDNN's depthwise kernels (`use_cudnn` and
+    `use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp), and there is none. The library only decides
+    on the memory format of the result, which `as_cudnn_returns` sets; shapes are checked as ever.
+    """
+    select: Callable[..., Any] = SELECT_CONV_BACKEND.get()
+
+    def on_cpu(value: Any) -> Any:
+        return torch.empty_like(value, device=_CPU) if isinstance(value, FakeTensor) else value
+
+    def selected(*args: Any, **kwargs: Any) -> Any:
+        return select(*map(on_cpu, args), **{name: on_cpu(value) for name, value in kwargs.items()})
+
+    SELECT_CONV_BACKEND.replace(selected)
 
 
 def _use_the_meta_guard_for_cuda() -> None:
