@@ -229,8 +229,8 @@ def _select_conv_backends_without_a_card() -> None:
     """Asks for the library of a convolution as for tensors on the host.
 
     A build with CUDA else asks the card whether it has bfloat16 or cuDNN's depthwise kernels (`use_cudnn` and
-    `use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp), and there is none. The library only decides
-    on the memory format of the result, which `as_cudnn_returns` sets; shapes are checked as ever.
+    `use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp), and there is none. The library decides
+    only on the memory format of the result, which `as_cudnn_returns` sets; shapes are checked as ever.
     """
     select: Callable[..., Any] = SELECT_CONV_BACKEND.get()
 
