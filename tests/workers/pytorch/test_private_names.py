@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import autofit_workers.pytorch
+from autofit_workers.pytorch.operators import OpOverload, find_operator
 from autofit_workers.pytorch.private_name import PrivateName
 
 ROOT = Path(__file__).parents[3]
@@ -150,3 +152,12 @@ def test_a_name_that_is_replaced_is_read_anew() -> None:
     assert name.get() == 1
     name.replace(2)
     assert (name.get(), Owner._answer) == (2, 2)
+
+
+def test_operators_that_other_releases_lack_are_there_with_this_one():
+    """Else a misspelt name would be an operator that is never called."""
+    sources = (path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("*.py"))
+    names = {name for source in sources for name in re.findall(r'find_operator\("([^"]+)"\)', source)}
+    assert len(names) > 3
+    for name in names:
+        assert isinstance(find_operator(name), OpOverload), name

@@ -48,7 +48,7 @@ def finished_work() -> Any:
 def import_fake_functions() -> None:
     """Imports PyTorch's own fake functions of collectives, which would else be registered later, or never.
 
-    Since 2.10 `torch.distributed` imports them; from 2.7 on they lie in a module that other code may import.
+    Since 2.11 PyTorch imports them itself; from 2.7 on they lie in a module that other code may import.
     """
     if importlib.util.find_spec("torch.distributed._meta_registrations") is None:
         tool = "torch.distributed._tools.fake_collectives"

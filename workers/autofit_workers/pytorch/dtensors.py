@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.distributed.tensor import _utils
 from torch.distributed.tensor._random import OffsetBasedRNGTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -22,7 +25,7 @@ PROPAGATE_SHAPES = PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_c
 
 @dataclass(frozen=True, slots=True)
 class _RankOfMesh:
-    """Rank of a device mesh, for the function of releases before 2.7, which asks a mesh for its own rank."""
+    """Rank of a device mesh, for the function of releases before 2.8, which asks a mesh for its own rank."""
 
     shape: tuple[int, ...]
     coordinate: tuple[int, ...]
@@ -54,8 +57,16 @@ def local_shape(
         of_own_rank: Any = _utils.compute_local_shape_and_global_offset
         local, _ = of_own_rank(shape, _RankOfMesh(tuple(mesh_shape), tuple(coordinate)), placements)
     else:
-        local, _ = of_any_rank(shape, mesh_shape, coordinate, placements)
+        # The offsets take most of the time, and would be left out.
+        options = {"skip_offset": True} if _skips_offsets() else {}
+        local, _ = of_any_rank(shape, mesh_shape, coordinate, placements, **options)
     return tuple(local)
+
+
+@functools.cache
+def _skips_offsets() -> bool:
+    of_any_rank: Any = getattr(_utils, "_compute_local_shape_and_global_offset", None)
+    return "skip_offset" in inspect.signature(of_any_rank).parameters
 
 
 def clear_sharding_cache() -> None:
@@ -64,6 +75,10 @@ def clear_sharding_cache() -> None:
     from torch.distributed.tensor import DTensor, debug
 
     dispatcher: Any = DTensor._op_dispatcher
-    # Since 2.11 there is a cache in C++ too. Before, the only one is a `LocalLRUCache`.
-    clear: Any = getattr(debug, "_clear_sharding_prop_cache", None)
-    (clear or dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear)()
+    # Since 2.10 there is a cache in C++ too, and since 2.11 a function that clears both.
+    if (clear_both := getattr(debug, "_clear_sharding_prop_cache", None)) is not None:
+        clear_both()
+        return
+    dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    if (clear := getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)) is not None:
+        clear()

@@ -16,6 +16,7 @@ from autofit.answers.tune.script_lines import call_lines, script_lines
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.apply import setting
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.allocator import conf_variable
 from autofit_workers.spec.knobs.memory_format import MEMORY_FORMATS
 from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.knobs.precision import PRECISIONS
@@ -351,3 +352,10 @@ def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
     alone = lines(Knobs())
     assert f"{loader})" in alone
     assert not any("Parallel" in line for line in alone)
+
+
+@pytest.mark.parametrize(
+    ("version", "variable"), [("2.8.0+cu128", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.0", "PYTORCH_ALLOC_CONF")]
+)
+def test_the_allocator_is_configured_by_the_variable_that_the_release_reads(version, variable):
+    assert conf_variable(version) == variable

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
+import importlib.metadata
 
+from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
+from autofit_workers.spec.versions import parse_release
+
+_NEW_NAME_SINCE = (2, 9)  # before, PyTorch reads PYTORCH_CUDA_ALLOC_CONF alone (c10/core/AllocatorConfig.h)
 # Value of PYTORCH_ALLOC_CONF for each value of the knob.
 ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
 ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
@@ -35,9 +39,19 @@ def _read(value: object) -> str:
     return kind if least_mib is None else f"{kind}:{least_mib}"
 
 
+def conf_variable(torch_version: str | None = None) -> str:
+    """Environment variable with which a release of PyTorch configures its CUDA allocator.
+
+    Args:
+        torch_version: version of PyTorch; None for the installed one.
+    """
+    release = parse_release(torch_version or importlib.metadata.version("torch"))
+    return "PYTORCH_ALLOC_CONF" if release >= _NEW_NAME_SINCE else "PYTORCH_CUDA_ALLOC_CONF"
+
+
 def _lines(value: str) -> tuple[str, ...]:
     conf = allocator_conf(value)
-    return (f'os.environ["PYTORCH_ALLOC_CONF"] = "{conf}"  # before torch is imported',) if conf else ()
+    return (f'os.environ["{conf_variable()}"] = "{conf}"  # before torch is imported',) if conf else ()
 
 
 KNOB = Knob(

@@ -39,7 +39,7 @@ _ALIKE = {
     aten.addmm.default: slice(0, 3),
     find_operator("aten.addmm.dtype"): slice(1, 3),  # since 2.8
 }
-_GROUPED_MM = find_operator("aten._grouped_mm.default")  # since 2.8
+_GROUPED_MM = find_operator("aten._grouped_mm.default")  # since 2.7
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 

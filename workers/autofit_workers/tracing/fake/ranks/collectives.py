@@ -1,6 +1,6 @@
 """Memory that collectives such as `all_gather` allocate on a rank beside their results.
 
-PyTorch has fake functions for the results of most collectives, since 2.10. This file adds those that are
+PyTorch has fake functions for the results of most collectives, since 2.11. This file adds those that are
 missing, such as collectives of several tensors at a time, and the temporaries of NCCL's process group, which
 exchanges a list of tensors as one flat tensor (`newLikeFlat` in
 torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, for `allgather` and `reduce_scatter`).
@@ -120,5 +120,5 @@ def install() -> dict[Any, Callable[..., Any]]:
         c10d.reduce_scatter_.default: _reduced,
         functional.wait_tensor.default: torch.ops.aten.alias.default,  # returns its argument
         # A wrapper that waits when the result is used; PyTorch's fake function would copy the result.
-        find_operator("_c10d_functional._wrap_tensor_autograd.default"): AsyncCollectiveTensor,  # since 2.9
+        find_operator("_c10d_functional._wrap_tensor_autograd.default"): AsyncCollectiveTensor,  # since 2.11
     }
