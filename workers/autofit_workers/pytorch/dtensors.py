@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,30 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from autofit_workers.pytorch.private_name import PrivateName
 
-__all__ = ["DEVICE_STATE", "PROPAGATE_SHAPES", "clear_sharding_cache", "local_shape"]
+__all__ = ["PROPAGATE_SHAPES", "clear_sharding_cache", "local_shape", "replace_device_state"]
 
-# State of the GPU's generator; replaced, as there is no generator.
-DEVICE_STATE = PrivateName(OffsetBasedRNGTracker, "_get_device_state")
 # Runs an operator on tensors without memory to learn the whole's shape; replaced to run outside of modes.
 PROPAGATE_SHAPES = PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_cached")
+
+
+def replace_device_state(state: Callable[[], torch.Tensor]) -> None:
+    """Makes a function give the state of the GPU's generator to `DTensor`, as there is no generator.
+
+    Args:
+        state: returns the 16 bytes of a GPU's generator, seed and offset.
+    """
+    tracker: Any = OffsetBasedRNGTracker
+    if hasattr(tracker, "_get_device_state"):  # since 2.9
+        tracker._get_device_state = lambda _self: state()
+        return
+    initialize = tracker.__init__
+
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)  # copies the state to the GPU and back, where its values are lost
+        for name in self.rng_states:
+            self.rng_states[name] = state()
+
+    tracker.__init__ = initialized
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def install() -> None:
     from torch.distributed.tensor import DTensor
 
     from autofit_workers.pytorch.collectives import AsyncCollectiveTensor
-    from autofit_workers.pytorch.dtensors import DEVICE_STATE, PROPAGATE_SHAPES
+    from autofit_workers.pytorch.dtensors import PROPAGATE_SHAPES, replace_device_state
 
     dtensor, awaited = DTensor, AsyncCollectiveTensor  # type: Any, Any
     # C++ would report the device XLA; see `fake_gpu`.
@@ -82,7 +82,7 @@ def install() -> None:
         kind.is_cuda = property(lambda self: self.device.type == "cuda")
     dtensor.__new__ = staticmethod(functools.partial(_distributed, dtensor.__new__))
     awaited.__new__ = _made_of
-    DEVICE_STATE.replace(lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8))
+    replace_device_state(lambda: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8))
     propagate = PROPAGATE_SHAPES.get()
 
     def unobserved(self: Any, op_schema: Any) -> Any:
