@@ -71,16 +71,14 @@ def report_on_search(
     notes, lines, sizes, step = list[str](), list[CurveLine](), None, list[Section]()
     if result.device.kind == "cpu":
         notes.append("on the CPU there is no caching allocator: memory is measured, not simulated")
-    elif estimate is not None:
+    elif estimate is not None and result.detailed is not None:
         card = _card(result)
         try:
             lines = without_repetition(curves_of_search(result, card, predictor, emit))
             sizes = size_map(result, card, predictor, emit)
             emit(Progress(stage="predicting where the memory goes"))
-            chosen = result.chosen
-            knobs = estimate.knobs if chosen is None else chosen.knobs
-            batch = estimate.called_batch_size if chosen is None else chosen.batch_size
-            profile = predictor.profile(knobs, card, batch)
+            knobs, batch_size = result.detailed
+            profile = predictor.profile(knobs, card, batch_size)
             step = list(_step_sections(profile, configuration_of(result), budget.usable_bytes))
             notes += assumptions(estimate)  # of the curves and the step, beside a measured answer too
         except WorkloadFailedError as error:

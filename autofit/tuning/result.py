@@ -119,6 +119,17 @@ class TuneResult:
         return own or self.estimate
 
     @property
+    def detailed(self) -> tuple[Knobs, int] | None:
+        """Knob setting and batch size that details such as memory by category are about; None without any.
+
+        The chosen configuration, or that of `estimate` if nothing fits. The batch size is the one that a
+        script is called with.
+        """
+        if self.chosen is not None:
+            return self.chosen.knobs, self.chosen.batch_size
+        return None if self.estimate is None else (self.estimate.knobs, self.estimate.called_batch_size)
+
+    @property
     def samples_per_step(self) -> int | None:
         """Samples of an optimizer step of all ranks, with the best configuration; None if nothing fits."""
         best = self.best

@@ -497,7 +497,7 @@ workload, = sys.argv[1:]
 torch.backends.cudnn.benchmark = True
 torch.manual_seed(1), random.seed(2), numpy.random.seed(3)
 before = state()
-result = autofit.tune(workload, gpu_mem="6G", conv_algo="cudnn-benchmark")
+result = autofit.tune(workload, gpu_mem="6G")
 autofit.estimate(workload, batch_size=8)
 after = state()
 assert result.best is not None

@@ -200,7 +200,10 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "fsdp:8", "rank": "9"}, "--rank 9: the ranks of fsdp:8 are 0 to 7"),
         ({"rank": "1"}, "--rank 1 needs ranks to be one of: name them with --parallel"),
         ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on, or all"),
-        ({"nnodes": "2"}, "--nnodes spreads ranks over nodes, and there is only one rank: name more with"),
+        (
+            {"nnodes": "2"},
+            "--nnodes spreads ranks over nodes, and there is only one rank: name more with --parallel",
+        ),
         (
             {"parallel": "fsdp:8", "nnodes": "2"},
             "--nnodes spreads the ranks of measured trials, and without .* --parallel fsdp:8 is predicted",

@@ -76,12 +76,10 @@ def configuration_of(result: TuneResult) -> str:
     If nothing fits, it names the smallest batch that was predicted; empty without a prediction. For a script,
     the batch size is the value that the script is called with.
     """
-    chosen, estimate = result.chosen, result.estimate
-    if chosen is not None:
-        return f"at batch {chosen.batch_size}{with_setting(result.setting_name(chosen.knobs))}"
-    if estimate is None:
+    if result.detailed is None:
         return ""
-    return f"at batch {estimate.called_batch_size}{with_setting(result.setting_name(estimate.knobs))}"
+    knobs, batch_size = result.detailed
+    return f"at batch {batch_size}{with_setting(result.setting_name(knobs))}"
 
 
 def _budget(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> Iterator[Section]:

@@ -113,14 +113,21 @@ def test_a_pytorch_that_aborts_is_refused_by_its_version_and_not_remembered():
     assert list(paths.cache_dir().iterdir()) == []
 
 
+@pytest.fixture
+def fresh_build():
+    """The digest of the build, made anew in a test and after it."""
+    self_test._build.cache_clear()
+    yield
+    self_test._build.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_build")
 @pytest.mark.parametrize("version", ["2.5.1", "2.16.0"])
 def test_a_release_that_was_not_tried_predicts_where_its_self_test_passes_and_answers_say_so(
     version, outcome, monkeypatch
 ):
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: version)
-    self_test._build.cache_clear()
     require_prediction(lambda _spec: outcome)
-    self_test._build.cache_clear()
     assert told_version(version) == f"{version} (predictions unverified)"
 
 

@@ -203,6 +203,7 @@ def test_where_it_does_not_fit_the_levers_end_with_the_command_that_does(autofit
     smaller = "--batch-size 10 --grad-accumulation 2"
     assert last == f"autofit check --model {TINY} --gpu rtx-2060 {smaller}"
     assert autofit(*last.split()[1:], "--quiet").code == 0
+    assert autofit(*command, "--json").document["advice"] is None
 
 
 def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, workload_file):

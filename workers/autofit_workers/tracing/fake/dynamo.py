@@ -67,9 +67,11 @@ class _Light(ModuleType):
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
                 del sys.modules[_UTILS]
         real = importlib.import_module(_NAME)
-        # Python made the submodule an attribute of the package that was there: of the stand-in.
-        if not hasattr(real, "config"):
-            real.config = self.config  # type: ignore[attr-defined]
+        # Python made submodules imported before attributes of the package that was there: of the stand-in.
+        for name, module in list(sys.modules.items()):
+            parent, _, child = name.rpartition(".")
+            if parent == _NAME and not hasattr(real, child):
+                setattr(real, child, module)
         return real
 
 

@@ -9,7 +9,7 @@ gloo's process group allocates no temporaries through PyTorch's CPU allocator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,18 +74,14 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
     return waited
 
 
-def _without_a_fake_function() -> list[str]:
-    """Names of the operators on process groups that this release has no fake function for."""
-    return [
-        name.removeprefix("c10d::")
-        for name in operator_names()
-        if name.startswith("c10d::") and not has_kernel(name, "Meta") and _is_on_a_group(name)
-    ]
-
-
-def _is_on_a_group(name: str) -> bool:
-    operator: OpOverload = getattr(torch.ops.c10d, name.removeprefix("c10d::")).default
-    return any(_PROCESS_GROUP in str(argument.type) for argument in operator._schema.arguments)
+def _without_a_fake_function() -> Iterator[OpOverload]:
+    """Operators on process groups that this release has no fake function for."""
+    for name in operator_names():
+        namespace, _, plain = name.partition("::")
+        if namespace == "c10d" and not has_kernel(name, "Meta"):
+            collective: OpOverload = getattr(torch.ops.c10d, plain).default
+            if any(_PROCESS_GROUP in str(argument.type) for argument in collective._schema.arguments):
+                yield collective
 
 
 def _fake_function(collective: OpOverload) -> Callable[..., Any]:
@@ -109,8 +105,8 @@ def install() -> dict[Any, Callable[..., Any]]:
 
     import_fake_functions()
     library = torch.library.Library("c10d", "IMPL")
-    for name in _without_a_fake_function():
-        library.impl(name, _fake_function(getattr(torch.ops.c10d, name).default), "Meta")
+    for collective in list(_without_a_fake_function()):
+        library.impl(collective, _fake_function(collective), "Meta")
     _library.extend((library, batch_norms.install()))
     _let_waits_be_seen()
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
