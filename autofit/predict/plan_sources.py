@@ -23,6 +23,7 @@ from autofit_workers.replay.plans.grid_plans import GridPlans
 from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
 from autofit_workers.replay.vendors import offline_source
 from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.versions import CUDNN_OF_WHEELS, release_of
 from autofit_workers.spec.work import Convolution
 
 PlanSources = Callable[[str], PlanSource]  # by architecture
@@ -49,6 +50,25 @@ def offline_plan_source(architecture: str) -> PlanSource:
     them would take some seconds for every batch size, and its answers differ little from the tables.
     """
     return offline_source(architecture, importlib.metadata.version("torch"))
+
+
+def plan_sources_for(release: str | None) -> tuple[PlanSources, PlanSources]:
+    """Functions that return the plan source for a likely architecture, and for any other one.
+
+    Args:
+        release: release of PyTorch that is predicted, by `--torch`; None for the installed one. Its cuDNN is
+            asked if it is the installed one's; else its plans are those of tables.
+    """
+    installed = release_of(importlib.metadata.version("torch"))
+    if release is None or CUDNN_OF_WHEELS[release] == CUDNN_OF_WHEELS.get(installed):
+        return plan_source, offline_plan_source
+    followed = functools.partial(_offline_source_for, release)
+    return followed, followed
+
+
+@functools.cache
+def _offline_source_for(release: str, architecture: str) -> PlanSource:
+    return offline_source(architecture, release)
 
 
 class AskedPlans(PassedOn):
@@ -88,9 +108,13 @@ class AskedPlans(PassedOn):
             self._asked.prepare()
 
 
-def prepare(architecture: str) -> None:
-    """Starts the process that asks libcudnn, if questions on `architecture` need it, and returns at once."""
-    source = plan_source(architecture)
+def prepare(architecture: str, release: str | None) -> None:
+    """Starts the process that asks libcudnn, if questions on `architecture` need it, and returns at once.
+
+    Args:
+        release: release of PyTorch that is predicted; None for the installed one.
+    """
+    source = plan_sources_for(release)[0](architecture)
     if isinstance(source, AskedPlans):
         source.prepare()
 

@@ -19,7 +19,7 @@ from autofit.predict.convolutions.choice import require_applicable, with_own_con
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.intervals.observations import Observations, PeakKind, Residual
-from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
+from autofit.predict.plan_sources import CardPlans, PlanSources, plan_sources_for
 from autofit.predict.self_test import checked
 from autofit.predict.sizes.surface import PredictedSurface
 from autofit.predict.step_curves import StepCurves
@@ -77,8 +77,8 @@ class Predictor:
         time_residuals: TimeResiduals | None = None,
         observations: Observations | None = None,
         measured_steps: MeasuredSteps | None = None,
-        plans: PlanSources = plan_source,
-        plans_elsewhere: PlanSources = offline_plan_source,
+        plans: PlanSources | None = None,
+        plans_elsewhere: PlanSources | None = None,
         for_host: bool = False,
         num_threads: int | None = None,
         with_tensors: bool = False,
@@ -89,7 +89,8 @@ class Predictor:
         self._time_residuals = time_residuals
         self._measured_steps = measured_steps
         self.observations = observations or Observations()
-        self._plans = CardPlans(plans, plans_elsewhere)
+        likely, elsewhere = plan_sources_for(setup.torch)
+        self._plans = CardPlans(plans or likely, plans_elsewhere or elsewhere)
         of_one = dataclasses.replace(setup, rank=0) if setup.rank is None else setup
         self._follow(
             of_one,

@@ -20,6 +20,7 @@ from autofit_workers.replay.allocator import AllocatorSettings, Replay, replay
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate
 from autofit_workers.replay.curve.step_on_card import StepOnCard, WithinLimit
 from autofit_workers.replay.curve.varying_run import Numbers, VaryingRun
+from autofit_workers.spec.knobs.allocator import conf_variable
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.trace import Category, Lengths
 
@@ -49,6 +50,7 @@ class RunLengths:
             None where it is set already.
         num_alloc_retries: how often the allocator releases its cached memory on the named card, in the order
             in which it does so most often.
+        allocator_variable: environment variable in which the predicted PyTorch reads that setting.
     """
 
     shortest: tuple[int, ...]
@@ -65,6 +67,7 @@ class RunLengths:
     high_bytes: int
     expandable_bytes: int | None
     num_alloc_retries: int
+    allocator_variable: str
 
     def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
         """Verdict and peaks of the whole run within a memory limit.
@@ -116,6 +119,7 @@ class DrawnOrders:
         num_orders: number of orders that are drawn.
         num_batches: number of batches in an order.
         later_bytes: bytes that are reserved in addition after the steps, such as by an evaluation.
+        allocator_variable: environment variable in which the predicted PyTorch reads `settings`.
     """
 
     def __init__(
@@ -127,8 +131,10 @@ class DrawnOrders:
         num_orders: int,
         num_batches: int,
         later_bytes: int,
+        allocator_variable: str,
     ) -> None:
         self._lengths = lengths
+        self._allocator_variable = allocator_variable
         self._run = run
         self._settings = settings
         self._num_orders = num_orders
@@ -167,6 +173,7 @@ class DrawnOrders:
             num_orders=num_orders,
             num_batches=num_batches,
             later_bytes=whole.peak_reserved_bytes - of_steps.peak_reserved_bytes,
+            allocator_variable=conf_variable(trace.versions["torch"]),
         )
 
     @cached_property
@@ -216,6 +223,7 @@ class DrawnOrders:
             high_bytes=highest,
             expandable_bytes=self._expandable_bytes(),
             num_alloc_retries=max(each.num_alloc_retries for each in replays),
+            allocator_variable=self._allocator_variable,
         )
 
     def share_within(self, limit_bytes: int) -> float:

@@ -85,6 +85,11 @@ def _require_ranks(settings: DeclaredSettings) -> None:
             f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
             "all of them: drop one of the two"
         )
+    if settings.setup.torch is not None and (wants := asks_to_measure(settings)):
+        raise UsageError(
+            f"--torch {settings.setup.torch} predicts a release of PyTorch, and {wants} measures with the "
+            "installed one: drop one of the two"
+        )
     if not settings.setup.parallel.can_be_measured and (wants := asks_to_measure(settings)):
         raise UsageError(
             f"--parallel {settings.setup.parallel} is predicted and not measured, and {wants} measures: drop "

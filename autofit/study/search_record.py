@@ -178,4 +178,5 @@ def _setup(settings: dict[str, Any]) -> Setup:
         parallel=Parallel.parse(settings.get("parallel", f"{DDP}:{num_ranks}")),
         rank=settings.get("rank", 0),
         nonzero_share=settings.get("nonzero_share", LIKELY_SHARE),
+        torch=settings.get("torch"),
     )

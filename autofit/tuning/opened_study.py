@@ -68,6 +68,7 @@ def _identity(
         **({"parallel": str(parallel), "rank": settings.setup.rank} if parallel.is_told else {}),
         **({} if settings.num_nodes == 1 or target.probe is None else {"num_nodes": settings.num_nodes}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
+        **({} if settings.setup.torch is None else {"torch": settings.setup.torch}),
         **({"observations_sha256": observations} if observations else {}),
         "workload": _kept(spec.workload),
         "trace_sha256": curves.trace_identity,

@@ -136,7 +136,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
             for_host=True,
             num_threads=spec.num_threads,
         )
-    plan_sources.prepare(target.card.architecture)
+    plan_sources.prepare(target.card.architecture, spec.setup.torch)
     return local_predictor(spec.workload, setup=spec.setup, emit=emit)
 
 

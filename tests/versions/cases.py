@@ -46,6 +46,39 @@ TRANSFORMERS: dict[str, dict[str, object]] = {
         "num_attention_heads": 4, "image_size": 64, "patch_size": 16,
     },
 }  # fmt: skip
+# Modules and calls whose memory is known to differ between releases; see autofit_workers/spec/releases.py.
+DIFFERING = """
+import torch
+from torch import nn
+
+from autofit import Workload
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.norm, self.head = nn.Linear(32, 64), nn.RMSNorm(64), nn.Linear(64, 10)
+        self.plain = nn.RMSNorm(64, elementwise_affine=False)
+
+    def forward(self, x):
+        x = self.plain(self.norm(self.before(x)))
+        alike = x.flatten(0, 1)
+        x = x + nn.functional.scaled_dot_product_attention(x, x, x)
+        return self.head(x[:, 0] + x[:, -1, :] + x[:, [1, 2]].sum(1) + x[:][..., 0:1].mean(1)) + alike.sum()
+
+
+def make_batch(batch_size, device):
+    x = torch.randn(batch_size, 16, 32, device=device)
+    return x, torch.zeros(batch_size, dtype=torch.long, device=device)
+
+
+def loss(model, batch):
+    x, labels = batch
+    return nn.functional.cross_entropy(model(x), labels)
+
+
+workload = Workload(build_model=Net, make_batch=make_batch, loss=loss, optimizer="adam")
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +99,18 @@ class Case:
     mode: str = "train"
     parallel: str = ""
 
-    def spec(self) -> TrialSpec:
-        """Description of the prediction."""
+    def spec(self, release: str | None = None) -> TrialSpec:
+        """Description of the prediction.
+
+        Args:
+            release: release of PyTorch that is followed; None for the one that traces.
+        """
         return TrialSpec(
             workload=parse_reference(self.workload),
             batch_size=BATCH_SIZE,
             probe=Probe.PREDICT,
             architecture="sm_80",
-            setup=Setup(parallel=Parallel.named(self.parallel), mode=self.mode),
+            setup=Setup(parallel=Parallel.named(self.parallel), mode=self.mode, torch=release),
             knobs=Knobs(**self.knobs),
         )
 
@@ -98,6 +135,12 @@ def all_cases(folder: Path) -> list[Case]:
             Case(name=f"hf:{name} {precision}", workload=f"hf:{config}", knobs={"precision": precision})
             for precision in ("fp32", "amp-bf16")
         ]
+    differing = folder / "differing.py"
+    differing.write_text(DIFFERING, encoding="utf-8")
+    cases += [
+        Case(name=f"differing {precision}", workload=f"{differing}:workload", knobs={"precision": precision})
+        for precision in PRECISIONS
+    ]
     llama = f"hf:{folder / 'LlamaForCausalLM.json'}"
     cases += [
         Case(name="lora", workload=llama, knobs={"adapter": "lora", "precision": "bf16"}),

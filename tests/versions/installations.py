@@ -69,7 +69,7 @@ class Installation:
     def run(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts this installation's Python with arguments; its output is read by the caller."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder / "lib")}
-        environment.pop("PYTHONPATH", None)
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "workers")))
         python = self.folder / "venv" / "bin" / "python"
         return subprocess.Popen(
             [python, *arguments], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -153,5 +153,4 @@ def _cudnn_version(site: Path) -> int:
 def _make_environment(folder: Path, site: Path) -> None:
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    paths = "\n".join(map(str, (site, ROOT, ROOT / "workers")))
-    (packages / "versions.pth").write_text(paths + "\n", encoding="utf-8")
+    (packages / "versions.pth").write_text(f"{site}\n", encoding="utf-8")

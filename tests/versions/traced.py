@@ -1,13 +1,13 @@
 """Traces cases with the PyTorch that this process imports; prints a line of JSON for each.
 
-python -m tests.versions.traced FOLDER [NAME…]
+python -m tests.versions.traced [--follow RELEASE] FOLDER [NAME…]
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -24,10 +24,14 @@ def sizes_of(trace: Trace) -> list[int]:
     return [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events]
 
 
-def traced(case: Case) -> dict[str, object]:
-    """Digest of the events and predicted peaks of a case, or the error."""
+def traced(case: Case, release: str | None) -> dict[str, object]:
+    """Digest of the events and predicted peaks of a case, or the error.
+
+    Args:
+        release: release of PyTorch that is followed; None for the one that traces.
+    """
     began = time.monotonic()
-    outcome = door.run(case.spec())
+    outcome = door.run(case.spec(release))
     if outcome.trace_json is None:
         error = outcome.error
         return {"name": case.name, "error": "" if error is None else f"{error.message}"}
@@ -46,10 +50,14 @@ def traced(case: Case) -> dict[str, object]:
 
 
 def main() -> None:
-    folder, *names = sys.argv[1:]
-    for case in all_cases(Path(folder)):
-        if not names or any(name in case.name for name in names):
-            print(json.dumps(traced(case)), flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--follow", metavar="RELEASE")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    for case in all_cases(options.folder):
+        if not options.names or any(name in case.name for name in options.names):
+            print(json.dumps(traced(case, options.follow)), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit.units import format_bytes
-from autofit_workers.spec.knobs.allocator import conf_variable
 
 _MOST_LENGTHS = 6  # lengths that a sentence lists one by one; of more it gives the range
 _WORTHWHILE = 0.95  # share of the reserved bytes; allocator settings that leave less are mentioned
@@ -58,7 +57,7 @@ def lengths_in_words(lengths: RunLengths) -> str:
         said += f", and the allocator gives its cache back up to {lengths.num_alloc_retries} times"
     if lengths.expandable_bytes is not None and lengths.expandable_bytes < _WORTHWHILE * lengths.likely_bytes:
         saved = format_bytes(lengths.expandable_bytes)
-        said += f"; with {conf_variable()}=expandable_segments:True they likely reserve {saved}"
+        said += f"; with {lengths.allocator_variable}=expandable_segments:True they likely reserve {saved}"
     return said
 
 

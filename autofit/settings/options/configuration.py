@@ -10,6 +10,7 @@ from autofit.settings.options.option import Option, Topic, knob_option, parts
 from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.knobs.knob import switch
 from autofit_workers.spec.parallel_kinds import PARALLEL_FORMS
+from autofit_workers.spec.releases import followed_release
 from autofit_workers.spec.setup import MODES, Parallel, Setup
 
 _setting = partial(Option, topic=Topic.SETTINGS)
@@ -53,6 +54,13 @@ _OF_SETUP = {
         name="assume",
         default="nonzero=0.5",
         metavar="nonzero=SHARE",
+    ),
+    "torch": _setting(
+        lambda value: followed_release(str(value)),
+        "Predict another release of PyTorch than the installed one, such as that of the cluster; the answer "
+        "says which differences are taken into account.",
+        default="the installed one",
+        metavar="RELEASE",
     ),
     "allows_network": _limit(
         switch,

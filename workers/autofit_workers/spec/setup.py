@@ -28,6 +28,7 @@ from autofit_workers.spec.parallel_kinds import (
 )
 from autofit_workers.spec.pipeline import Pipeline, is_count
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.releases import followed_release
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
 MODES = (TRAIN, INFER, GENERATE)
@@ -352,9 +353,11 @@ class Setup:
         kept_variables: environment variables that a predicted workload gets although they may hold secrets.
         most_host_bytes: bytes of this machine's memory that the trial's processes may hold together; None for
             a share of the available memory.
+        torch: release of PyTorch, such as `2.8`, that a prediction follows; None for the installed one.
 
     Raises:
-        ValueError: there is no such mode, kind of batches or rank, or the share is not from 0 to 1.
+        ValueError: there is no such mode, kind of batches, rank or followed release, or the share is not from
+            0 to 1.
     """
 
     mode: str | None = None
@@ -367,6 +370,7 @@ class Setup:
     allows_subprocesses: bool = False
     kept_variables: tuple[str, ...] = ()
     most_host_bytes: int | None = None
+    torch: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:
@@ -382,6 +386,8 @@ class Setup:
             raise ValueError(f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}")
         if not 0 <= self.nonzero_share <= 1:
             raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
+        if self.torch is not None:
+            object.__setattr__(self, "torch", followed_release(self.torch))
 
     @property
     def num_ranks(self) -> int:

@@ -32,7 +32,15 @@ from autofit_workers.spec.setup import GENERATE
 from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.tracing.built_model import BuiltModel
 from autofit_workers.tracing.explaining import explained
-from autofit_workers.tracing.fake import dynamo, fake_device, fake_gpu, flex_attention, pinned, streams
+from autofit_workers.tracing.fake import (
+    dynamo,
+    fake_device,
+    fake_gpu,
+    flex_attention,
+    followed_release,
+    pinned,
+    streams,
+)
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
 from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_transformers
 from autofit_workers.tracing.fake.ranks import group
@@ -93,7 +101,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         )
     if spec.workload.kind == "script":
         return _outcome(trace_script(spec, last_word), spec)
-    _begin_program()
+    _begin_program(spec)
     dynamo.install()  # before the workload's imports, which may import the compiler
     with without_missing_operators():  # imports may happen within a step too
         with importing():
@@ -117,13 +125,14 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
 
     if spec.is_for_host:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
-    _begin_program()
+    _begin_program(spec)
     _install(spec)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
 
-def _begin_program() -> None:
+def _begin_program(spec: TrialSpec) -> None:
+    followed_release.begin_program(spec.setup.torch)
     REGISTRY.begin_program()
     of_deepspeed.install()
     of_transformers.install()
@@ -232,7 +241,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
         marks=tuple(recorder.marks),
-        versions={"torch": torch.__version__},
+        versions={"torch": followed_release.name()},
         tensors=() if tensors is None else tuple(tensors.listed),
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
@@ -252,6 +261,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *pinned_notes,
             *_left_out(workload),
             *([step.batch_note] if step.batch_note else []),
+            *followed_release.notes(),
             *notes_of(spec),
         ),
     )

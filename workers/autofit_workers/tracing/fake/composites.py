@@ -19,8 +19,8 @@ from torch import Tensor
 from autofit_workers.pytorch.autograd import current_node
 from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel, operator_names
 from autofit_workers.spec.errors import InapplicableError
-from autofit_workers.spec.versions import parse_release
-from autofit_workers.tracing.fake import recurrent
+from autofit_workers.spec.releases import ATTENTION_ADDS_A_BATCH
+from autofit_workers.tracing.fake import followed_release, recurrent
 from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
 
 aten: Any = torch.ops.aten
@@ -30,9 +30,6 @@ aten: Any = torch.ops.aten
 _CUDA_ONLY = ("aten::_fused_rms_norm",)
 
 
-# Since PyTorch 2.15 attention without a batch dimension gets one and can use a fused kernel
-# (transformers/attention.cpp, pytorch/pytorch#192271); 2.13 computes all scores, 2.14 was not checked.
-_ADDS_A_BATCH = parse_release(torch.__version__) >= (2, 15)
 _MOST_OF_CUDNN = 128  # head size (`check_cudnn_tensor_shapes`); only the newest cards allow more
 
 
@@ -142,7 +139,9 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     Raises:
         InapplicableError: no enabled kernel takes such tensors.
     """
-    if _ADDS_A_BATCH and query.dim() == key.dim() == value.dim() == 3:
+    # Before, attention without a batch dimension computes all scores; 2.14 was not checked.
+    adds_a_batch = not followed_release.is_before(ATTENTION_ADDS_A_BATCH)
+    if adds_a_batch and query.dim() == key.dim() == value.dim() == 3:
         batched: Tensor = aten.scaled_dot_product_attention(
             query.unsqueeze(0),
             key.unsqueeze(0),

@@ -22,10 +22,10 @@ from autofit_workers.pytorch.autograd import EXECUTION_ENGINE, current_node, seq
 from autofit_workers.pytorch.fake_tensors import FakeTensor
 from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.pytorch.pytree import tree_leaves
+from autofit_workers.spec.releases import WORKSPACE_OF_EACH_PRODUCT
 from autofit_workers.spec.trace import Allocation, Call, Category, Mark, last_step
-from autofit_workers.spec.versions import parse_release
 from autofit_workers.spec.work import Convolution, Work, WorkCall
-from autofit_workers.tracing.fake import streams
+from autofit_workers.tracing.fake import followed_release, streams
 from autofit_workers.tracing.fake.library_memory import LIBRARY_MEMORY
 from autofit_workers.tracing.fake.shapes import extent
 from autofit_workers.tracing.recording import counted, hidden
@@ -35,9 +35,6 @@ from autofit_workers.tracing.recording.convolution_calls import convolutions
 from autofit_workers.tracing.recording.names import name_of, name_of_type
 from autofit_workers.tracing.recording.streams.order import StreamOrder
 from autofit_workers.tracing.recording.work_log import WorkLog
-
-# Since PyTorch 2.15 each matrix product allocates cuBLAS's workspace; before, a handle kept it for good.
-_HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
 
 aten = torch.ops.aten
 _NOTHING_BESIDE = hidden.Recipe()
@@ -231,6 +228,7 @@ class Recorder:
         """
         if self._closed:
             return
+        followed_release.observe(func)
         self._settle_pending()
         if self._log is None and self._takes_nothing(func, result):
             self._note_origin(sys._getframe(1))
@@ -348,7 +346,7 @@ class Recorder:
                 if lifetime is hidden.Lifetime.THREAD:
                     if self._in_backward in self._threads_with_handle:
                         continue
-                    if _HANDLES_KEEP_WORKSPACES:
+                    if followed_release.is_before(WORKSPACE_OF_EACH_PRODUCT):
                         self._threads_with_handle.add(self._in_backward)
                     else:
                         lifetime = hidden.Lifetime.OPERATOR

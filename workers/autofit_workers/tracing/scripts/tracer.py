@@ -25,7 +25,7 @@ from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import Lengths, Seen, Trace
 from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.tracing.explaining import Unpredictable, explanation
-from autofit_workers.tracing.fake import fake_device, streams
+from autofit_workers.tracing.fake import fake_device, followed_release, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
 from autofit_workers.tracing.fake.libraries import of_transformers
 from autofit_workers.tracing.kernels import triton
@@ -198,7 +198,7 @@ class ScriptTracer:
 
     def _versions(self) -> dict[str, str]:
         num_samples = self._batches.num_in_dataset
-        versions = {"torch": torch.__version__, "own_conv_algo": own_conv_algo()}
+        versions = {"torch": followed_release.name(), "own_conv_algo": own_conv_algo()}
         return versions if num_samples is None else {**versions, "num_samples": str(num_samples)}
 
     def _notes(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class ScriptTracer:
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
         notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
-        notes += of_transformers.notes()
+        notes += (*of_transformers.notes(), *followed_release.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:

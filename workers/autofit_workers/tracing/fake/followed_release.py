@@ -1,0 +1,197 @@
+"""Release of PyTorch whose behaviour a prediction follows, where it is not the one that is installed.
+
+`autofit_workers.spec.releases` lists what differs. Here the installed PyTorch is made to do what the followed
+release does: for one prediction after another, as a process may make several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofit_workers.pytorch.operators import OpOverload, find_operator
+from autofit_workers.spec.releases import (
+    FUSED_RMS_NORM,
+    OPERATORS_SINCE,
+    WHOLE_SLICES_ARE_FREE,
+    Release,
+    note_on_following,
+)
+from autofit_workers.spec.versions import parse_release
+
+_INSTALLED = parse_release(torch.__version__)
+_HALVES = (torch.float16, torch.bfloat16)
+_RMS_NORM_WEIGHS_UPCAST: Release = (2, 8)  # before, the weight multiplies what is cast back already
+
+aten: Any = torch.ops.aten
+
+
+class _Followed:
+    """State of the prediction that is being made.
+
+    Attributes:
+        name: release that is followed; None for the installed one.
+        release: that release, or the installed one, as numbers.
+        newer_operators: operators that the release does not have, by name.
+        used: names of those that the step called.
+        undo: undoes what was changed in PyTorch.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.release: Release = _INSTALLED
+        self.newer_operators: dict[OpOverload, str] = {}
+        self.used: dict[str, None] = {}
+        self.undo = contextlib.ExitStack()
+
+
+_followed = _Followed()
+
+
+def begin_program(release: str | None) -> None:
+    """Follows a release of PyTorch from now on, in this process.
+
+    Args:
+        release: release such as `2.8`; None for the installed one.
+    """
+    _followed.undo.close()
+    _followed.name, _followed.used = release, {}
+    _followed.release = _INSTALLED if release is None else parse_release(release)
+    _followed.newer_operators = {
+        find_operator(name): name
+        for name, since in OPERATORS_SINCE.items()
+        if _followed.release < since <= _INSTALLED
+    }
+    if _followed.release < FUSED_RMS_NORM <= _INSTALLED:
+        _decompose_rms_norm(_followed.undo)
+    if _followed.release < WHOLE_SLICES_ARE_FREE <= _INSTALLED:
+        _slice_whole_dimensions(_followed.undo)
+
+
+def is_before(release: Release) -> bool:
+    """Whether the release that is followed is older than `release`."""
+    return _followed.release < release
+
+
+def name() -> str:
+    """Release that is followed, or the whole version of the installed PyTorch."""
+    return _followed.name or torch.__version__
+
+
+def observe(operator: OpOverload) -> None:
+    """Remembers that a step called an operator, if the followed release does not have it."""
+    if (found := _followed.newer_operators.get(operator)) is not None:
+        _followed.used[found] = None
+
+
+def notes() -> tuple[str, ...]:
+    """Sentences on what a prediction of another release takes into account; empty for the installed one."""
+    if _followed.name is None:
+        return ()
+    found = [note_on_following(_followed.name, torch.__version__)]
+    if _followed.used:
+        found.append(
+            f"PyTorch {_followed.name} has no {', '.join(_followed.used)}, which this step calls: what it "
+            "does instead is not followed"
+        )
+    return tuple(found)
+
+
+def _decompose_rms_norm(undo: contextlib.ExitStack) -> None:
+    """Lets `rms_norm` run as the operators that it was made of before it had a kernel."""
+    library = torch.library.Library("aten", "IMPL")
+    # Autocast left it alone before, and XLA is the device that C++ sees; see `fake_gpu`.
+    for key in ("AutocastCUDA", "AutogradCUDA", "AutogradXLA"):
+        library.impl("rms_norm", _rms_norm, key, allow_override=True)
+    undo.callback(library._destroy)
+
+
+def _rms_norm(
+    input: Tensor,  # noqa: A002 - the operator's own name
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Output of `rms_norm` by the operators of PyTorch 2.6 to 2.8 (aten/src/ATen/native/layer_norm.cpp)."""
+    upcast = input.to(torch.float32) if input.dtype in _HALVES else input
+    dimensions = [*range(-len(normalized_shape), 0)]
+    eps = torch.finfo(upcast.dtype).eps if eps is None else eps
+    squares = torch.pow(upcast, 2)  # has a name, as C++ keeps it to the end of the expression
+    scale = squares.mean(dimensions, keepdim=True).add_(eps).rsqrt()
+    del squares
+    output = upcast.mul(scale)
+    if is_before(_RMS_NORM_WEIGHS_UPCAST):
+        output = output.type_as(input)
+        return output if weight is None else output.mul(weight)
+    if weight is not None:
+        output = output.mul(weight)
+    return output.type_as(input)
+
+
+def _slice_whole_dimensions(undo: contextlib.ExitStack) -> None:
+    """Lets `x[:, 0]` slice the whole first dimension, so that backward makes a gradient of that slice."""
+    get_item: Any = Tensor.__getitem__
+
+    def item(tensor: Tensor, index: Any) -> Any:
+        if not isinstance(index, tuple) or not any(map(_is_whole, index)):
+            return get_item(tensor, index)
+        if all(map(_is_basic, index)):
+            return _one_by_one(tensor, index, get_item)
+        return get_item(*_whole_dimensions_sliced(tensor, index))
+
+    Tensor.__getitem__ = item  # type: ignore[method-assign, assignment]
+    undo.callback(setattr, Tensor, "__getitem__", get_item)
+
+
+def _is_whole(index: object) -> bool:
+    """Whether an index is a slice without an end, such as `:`; with its end, as `0:16`, it is free."""
+    if not isinstance(index, slice):
+        return False
+    return index.start in (None, 0) and index.stop is None and index.step in (None, 1)
+
+
+def _is_basic(index: object) -> bool:
+    is_number = isinstance(index, int) and not isinstance(index, bool)
+    return is_number or index is None or index is ... or isinstance(index, slice)
+
+
+def _one_by_one(tensor: Tensor, indices: tuple[Any, ...], get_item: Callable[..., Tensor]) -> Tensor:
+    """Result of indexing with integers, slices, `None` and `...`, applied one after the other."""
+    dimension = 0
+    num_consumed = sum(each is not None and each is not ... for each in indices)
+    num_skipped = tensor.dim() - num_consumed
+    for each in indices:
+        if each is ...:
+            dimension += num_skipped
+            continue
+        if _is_whole(each):
+            tensor = aten.slice(tensor, dimension)
+        else:
+            # A slice with an end, as a whole one would be sliced again where a mode calls this once more.
+            before = (slice(0, size) for size in tensor.shape[:dimension])
+            tensor = get_item(tensor, (*before, each))
+        dimension += not isinstance(each, int)
+    return tensor
+
+
+def _whole_dimensions_sliced(tensor: Tensor, indices: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    """Slices whole dimensions, up to the first index that adds or skips some.
+
+    Args:
+        indices: indices of any kind, such as tensors.
+
+    Returns:
+        The sliced tensor, and the indices that are left, in which each of these slices has an end.
+    """
+    left = [*indices]
+    for dimension, each in enumerate(indices):
+        if each is None or each is ... or isinstance(each, bool):
+            break
+        if _is_whole(each):
+            tensor = aten.slice(tensor, dimension)
+            left[dimension] = slice(0, tensor.size(dimension))
+    return tensor, tuple(left)
