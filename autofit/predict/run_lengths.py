@@ -173,7 +173,7 @@ class DrawnOrders:
             num_orders=num_orders,
             num_batches=num_batches,
             later_bytes=whole.peak_reserved_bytes - of_steps.peak_reserved_bytes,
-            allocator_variable=conf_variable(trace.versions["torch"]),
+            allocator_variable=conf_variable(trace.versions.get("torch")),
         )
 
     @cached_property

@@ -85,6 +85,7 @@ EXAMPLES = [
     ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
     ("rank", "0", "setup.rank", 0),  # another needs --parallel
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
+    ("torch", "2.8.1+cu128", "setup.torch", "2.8"),
     ("allow-long", "true", "setup.allows_long", True),
     ("allow-network", "true", "setup.allows_network", True),
     ("allow-subprocesses", "true", "setup.allows_subprocesses", True),

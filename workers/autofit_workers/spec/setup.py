@@ -346,6 +346,7 @@ class Setup:
             is one of the ranks that a script's launcher starts.
         nonzero_share: share of its elements, from 0 to 1, that a boolean mask is assumed to select in a
             prediction, which does not know the mask's values.
+        torch: release of PyTorch, such as `2.8`, that a prediction follows; None for the installed one.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
         allows_subprocesses: whether a workload that is predicted may start processes on a machine where no
@@ -353,7 +354,6 @@ class Setup:
         kept_variables: environment variables that a predicted workload gets although they may hold secrets.
         most_host_bytes: bytes of this machine's memory that the trial's processes may hold together; None for
             a share of the available memory.
-        torch: release of PyTorch, such as `2.8`, that a prediction follows; None for the installed one.
 
     Raises:
         ValueError: there is no such mode, kind of batches, rank or followed release, or the share is not from
@@ -365,12 +365,12 @@ class Setup:
     parallel: Parallel = field(default_factory=Parallel)
     rank: int | None = 0
     nonzero_share: float = LIKELY_SHARE
+    torch: str | None = None
     allows_long: bool = False
     allows_network: bool = False
     allows_subprocesses: bool = False
     kept_variables: tuple[str, ...] = ()
     most_host_bytes: int | None = None
-    torch: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:

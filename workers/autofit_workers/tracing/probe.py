@@ -30,6 +30,7 @@ from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.protocol import Device, Evidence, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.spec.setup import GENERATE
 from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
+from autofit_workers.tracing import followed_release
 from autofit_workers.tracing.built_model import BuiltModel
 from autofit_workers.tracing.explaining import explained
 from autofit_workers.tracing.fake import (
@@ -37,7 +38,6 @@ from autofit_workers.tracing.fake import (
     fake_device,
     fake_gpu,
     flex_attention,
-    followed_release,
     pinned,
     streams,
 )

@@ -20,7 +20,8 @@ from autofit_workers.pytorch.autograd import current_node
 from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel, operator_names
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.releases import ATTENTION_ADDS_A_BATCH
-from autofit_workers.tracing.fake import followed_release, recurrent
+from autofit_workers.tracing import followed_release
+from autofit_workers.tracing.fake import recurrent
 from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
 
 aten: Any = torch.ops.aten

@@ -25,7 +25,8 @@ from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.spec.releases import WORKSPACE_OF_EACH_PRODUCT
 from autofit_workers.spec.trace import Allocation, Call, Category, Mark, last_step
 from autofit_workers.spec.work import Convolution, Work, WorkCall
-from autofit_workers.tracing.fake import followed_release, streams
+from autofit_workers.tracing import followed_release
+from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.fake.library_memory import LIBRARY_MEMORY
 from autofit_workers.tracing.fake.shapes import extent
 from autofit_workers.tracing.recording import counted, hidden

@@ -24,8 +24,9 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import Lengths, Seen, Trace
 from autofit_workers.spec.workloads.references import WorkloadError
+from autofit_workers.tracing import followed_release
 from autofit_workers.tracing.explaining import Unpredictable, explanation
-from autofit_workers.tracing.fake import fake_device, followed_release, streams
+from autofit_workers.tracing.fake import fake_device, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
 from autofit_workers.tracing.fake.libraries import of_transformers
 from autofit_workers.tracing.kernels import triton

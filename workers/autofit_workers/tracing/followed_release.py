@@ -104,7 +104,7 @@ def notes() -> tuple[str, ...]:
 def _decompose_rms_norm(undo: contextlib.ExitStack) -> None:
     """Lets `rms_norm` run as the operators that it was made of before it had a kernel."""
     library = torch.library.Library("aten", "IMPL")
-    # Autocast left it alone before, and XLA is the device that C++ sees; see `fake_gpu`.
+    # Autocast left it alone before, and XLA is the device that C++ sees; see `fake.fake_gpu`.
     for key in ("AutocastCUDA", "AutogradCUDA", "AutogradXLA"):
         library.impl("rms_norm", _rms_norm, key, allow_override=True)
     undo.callback(library._destroy)
