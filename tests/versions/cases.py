@@ -47,6 +47,7 @@ TRANSFORMERS: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 # Modules and calls whose memory is known to differ between releases; see autofit_workers/spec/releases.py.
+DIFFERING_NAME = "differing"
 DIFFERING = """
 import torch
 from torch import nn
@@ -138,7 +139,11 @@ def all_cases(folder: Path) -> list[Case]:
     differing = folder / "differing.py"
     differing.write_text(DIFFERING, encoding="utf-8")
     cases += [
-        Case(name=f"differing {precision}", workload=f"{differing}:workload", knobs={"precision": precision})
+        Case(
+            name=f"{DIFFERING_NAME} {precision}",
+            workload=f"{differing}:workload",
+            knobs={"precision": precision},
+        )
         for precision in PRECISIONS
     ]
     llama = f"hf:{folder / 'LlamaForCausalLM.json'}"

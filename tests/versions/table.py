@@ -1,9 +1,10 @@
 """Compares predictions of other releases of PyTorch with this one's, configuration by configuration.
 
-    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [NAME…]
+    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [--record] [NAME…]
 
 Downloads about a gigabyte for each release. A line is printed for each cell of the table, then a line of
-totals for each release.
+totals for each release. `--record` keeps the digests of the cases that are known to differ, with which
+`test_recorded.py` compares what `--torch` predicts.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 
 import platformdirs
 
+from tests.versions.cases import DIFFERING_NAME
 from tests.versions.installations import RELEASES, ROOT, installed
 
 Traced = dict[str, Any]
 _WORDS = 100  # characters of an error in a cell
+RECORDED = Path(__file__).with_name("recorded.json")
 
 
 class Outcome(StrEnum):
@@ -103,10 +106,24 @@ def details(here: Traced, there: Traced) -> str:
     return ", ".join(f"{name} {(there[name] - here[name]) / here[name]:+.2%}" for name in names)
 
 
+def record(release: str, there: dict[str, Traced]) -> None:
+    """Keeps the digests with a release of cases that are known to differ in `recorded.json`.
+
+    Args:
+        there: cases as the release traces them, by name.
+    """
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
+    recorded[release] = {
+        name: case["digest"] for name, case in there.items() if name.startswith(DIFFERING_NAME)
+    }
+    RECORDED.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=platformdirs.user_cache_path("autofit-versions"))
     parser.add_argument("--release", action="append", choices=list(RELEASES))
+    parser.add_argument("--record", action="store_true")
     parser.add_argument("names", nargs="*", help="parts of the names of cases; all by default")
     options = parser.parse_args()
     totals: dict[str, Counter[Outcome]] = {}
@@ -118,6 +135,8 @@ def main() -> None:
             process = python.run("-m", "tests.versions.traced", str(folder), *options.names)
             there = {case["name"]: case for case in _read(process)}
             differing = [name for name in there if compared(here[name], None, there[name]) != Outcome.EQUAL]
+            if options.record:
+                record(release, there)
             followed = {case["name"]: case for case in traced_here(folder, differing, release)}
             counts = totals[release] = Counter()
             for name, case in there.items():

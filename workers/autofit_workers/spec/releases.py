@@ -19,6 +19,7 @@ from autofit_workers.spec.versions import (
 
 Release = tuple[int, int]
 
+AUTOCAST_OF_RMS_NORM: Release = (2, 12)
 FUSED_RMS_NORM: Release = (2, 9)
 WHOLE_SLICES_ARE_FREE: Release = (2, 9)
 WORKSPACE_OF_EACH_PRODUCT: Release = (2, 15)
@@ -57,6 +58,13 @@ DIFFERENCES = (
         before="attention without a batch dimension computes all scores",
         after="attention without a batch dimension is fused",
         source="transformers/attention.cpp, pytorch/pytorch#192271",
+        is_followed=True,
+    ),
+    Difference(
+        since=AUTOCAST_OF_RMS_NORM,
+        before="torch.nn.RMSNorm under autocast returns its input's data type",
+        after="torch.nn.RMSNorm under autocast runs in float32",
+        source="tests/versions: autocast's policy of aten::rms_norm; compared 2.9 to 2.11 with 2.12",
         is_followed=True,
     ),
     Difference(

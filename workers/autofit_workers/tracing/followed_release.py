@@ -7,7 +7,7 @@ release does: for one prediction after another, as a process may make several.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autofit_workers.pytorch.operators import OpOverload, find_operator
 from autofit_workers.spec.releases import (
+    AUTOCAST_OF_RMS_NORM,
     FUSED_RMS_NORM,
     OPERATORS_SINCE,
     WHOLE_SLICES_ARE_FREE,
@@ -25,7 +26,7 @@ from autofit_workers.spec.versions import parse_release
 
 _INSTALLED = parse_release(torch.__version__)
 _HALVES = (torch.float16, torch.bfloat16)
-_RMS_NORM_WEIGHS_UPCAST: Release = (2, 8)  # before, the weight multiplies what is cast back already
+_RMS_NORM_WEIGHS_UPCAST: Release = (2, 7)  # before, the weight multiplies what is cast back already
 
 aten: Any = torch.ops.aten
 
@@ -67,7 +68,10 @@ def begin_program(release: str | None) -> None:
         if _followed.release < since <= _INSTALLED
     }
     if _followed.release < FUSED_RMS_NORM <= _INSTALLED:
-        _decompose_rms_norm(_followed.undo)
+        # XLA is the device that C++ sees; see `fake.fake_gpu`.
+        _replace_rms_norm(_rms_norm, ("AutocastCUDA", "AutogradCUDA", "AutogradXLA"), _followed.undo)
+    elif _followed.release < AUTOCAST_OF_RMS_NORM <= _INSTALLED:
+        _replace_rms_norm(_rms_norm_under_autocast, ("AutocastCUDA",), _followed.undo)
     if _followed.release < WHOLE_SLICES_ARE_FREE <= _INSTALLED:
         _slice_whole_dimensions(_followed.undo)
 
@@ -101,12 +105,13 @@ def notes() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _decompose_rms_norm(undo: contextlib.ExitStack) -> None:
-    """Lets `rms_norm` run as the operators that it was made of before it had a kernel."""
+def _replace_rms_norm(
+    function: Callable[..., Tensor], keys: Iterable[str], undo: contextlib.ExitStack
+) -> None:
+    """Lets `rms_norm` run as a function for some of PyTorch's dispatch keys."""
     library = torch.library.Library("aten", "IMPL")
-    # Autocast left it alone before, and XLA is the device that C++ sees; see `fake.fake_gpu`.
-    for key in ("AutocastCUDA", "AutogradCUDA", "AutogradXLA"):
-        library.impl("rms_norm", _rms_norm, key, allow_override=True)
+    for key in keys:
+        library.impl("rms_norm", function, key, allow_override=True)
     undo.callback(library._destroy)
 
 
@@ -116,7 +121,7 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Output of `rms_norm` by the operators of PyTorch 2.6 to 2.8 (aten/src/ATen/native/layer_norm.cpp)."""
+    """Output of `rms_norm` by operators, as before it had a kernel (aten/src/ATen/native/layer_norm.cpp)."""
     upcast = input.to(torch.float32) if input.dtype in _HALVES else input
     dimensions = [*range(-len(normalized_shape), 0)]
     eps = torch.finfo(upcast.dtype).eps if eps is None else eps
@@ -130,6 +135,22 @@ def _rms_norm(
     if weight is not None:
         output = output.mul(weight)
     return output.type_as(input)
+
+
+def _rms_norm_under_autocast(
+    input: Tensor,  # noqa: A002 - the operator's own name
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Output of `rms_norm` under autocast where autocast does not cast its input to float32.
+
+    The kernel wants input and weight of one data type; else the operators run that it was made of.
+    """
+    if weight is not None and weight.dtype != input.dtype:
+        return _rms_norm(input, normalized_shape, weight, eps)
+    output: Tensor = aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
+    return output
 
 
 def _slice_whole_dimensions(undo: contextlib.ExitStack) -> None:

@@ -1,0 +1,63 @@
+"""What `--torch` predicts of another release is what that release was seen to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autofit_workers.spec.trace import Trace
+from autofit_workers.trials import door
+from tests.versions.cases import Case, all_cases
+from tests.versions.installations import RELEASES
+from tests.versions.table import RECORDED
+from tests.versions.traced import traced
+
+DIGESTS = json.loads(RECORDED.read_text(encoding="utf-8"))
+CALLED = """
+import torch
+
+from autofit import Workload
+
+
+def loss(model, batch):
+    return model(batch).sum() + torch._foreach_clone([batch])[0].sum()
+
+
+workload = Workload(
+    build_model=lambda: torch.nn.Linear(4, 4),
+    make_batch=lambda size, device: torch.ones(size, 4, device=device),
+    loss=loss,
+    optimizer="sgd",
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return {case.name: case for case in all_cases(tmp_path_factory.mktemp("cases"))}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_events_that_differ_are_followed_to_the_byte(release, cases):
+    for name, digest in DIGESTS[release].items():
+        assert traced(cases[name], release)["digest"] == digest, name
+
+
+def test_events_are_the_installed_release_s_again_afterwards(cases):
+    (name, *_) = DIGESTS["2.8"]
+    before = traced(cases[name], None)
+    assert traced(cases[name], "2.8")["digest"] != before["digest"]
+    assert traced(cases[name], None)["digest"] == before["digest"]
+
+
+def test_an_operator_that_the_release_lacks_is_told(tmp_path):
+    (tmp_path / "called.py").write_text(CALLED, encoding="utf-8")
+    case = Case(name="called", workload=f"{tmp_path / 'called.py'}:workload")
+    notes = {
+        release: Trace.from_json(door.run(case.spec(release)).trace_json).notes
+        for release in ("2.11", "2.12")
+    }
+    told = "PyTorch 2.11 has no aten._foreach_clone.default, which this step calls"
+    assert any(note.startswith(told) for note in notes["2.11"])
+    assert not any("which this step calls" in note for note in notes["2.12"])
