@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import threading
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
-from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.trace import UNPROTECTED, Trace
 from autofit_workers.spec.versions import supported_releases
 from autofit_workers.trials.door import SELF_TEST_BATCH_SIZE, findings
@@ -31,11 +32,14 @@ class SelfTest:
         findings: phrases for what does not work; empty if everything works.
         unprotected: sentence on what a predicted workload could change on this machine, as it cannot be
             isolated; empty if it is isolated.
+        unusable: sentence on why PyTorch itself is not usable as it is installed, and what to do; empty if it
+            is.
     """
 
     torch_version: str
     findings: tuple[str, ...]
     unprotected: str = ""
+    unusable: str = ""
 
 
 def run_self_test(run: Runner) -> SelfTest:
@@ -46,15 +50,23 @@ def run_self_test(run: Runner) -> SelfTest:
     """
     workload = WorkloadRef(kind="file", target=f"{_TRACING / 'self_test.py'}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=SELF_TEST_BATCH_SIZE, probe=Probe.PREDICT))
-    unprotected = ""
+    version, unprotected, unusable = importlib.metadata.version("torch"), "", ""
     if outcome.trace_json is not None:
         found, unprotected = _findings_in(outcome.trace_json)
+        imported = outcome.environment.get("torch", version)
+        if imported.partition("+")[0] != version.partition("+")[0]:
+            unusable = (
+                f"two PyTorch are on Python's path, {version} by its metadata and {imported} by `import "
+                "torch`: remove one of them"
+            )
+            found = (unusable,)
+    elif outcome.verdict is Verdict.FAILED and outcome.error and outcome.error.kind == "environment":
+        unusable = outcome.error.message
+        found = (unusable,)
     else:  # a hook that no longer fits raises, or ends the process by SIGABRT
         why = f": {outcome.error.message}" if outcome.error else ""
         found = (f"tracing ended {outcome.verdict}{why}",)
-    return SelfTest(
-        torch_version=importlib.metadata.version("torch"), findings=found, unprotected=unprotected
-    )
+    return SelfTest(torch_version=version, findings=found, unprotected=unprotected, unusable=unusable)
 
 
 def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
@@ -98,16 +110,20 @@ def require_prediction(run: Runner) -> None:
     result = run_self_test(run)
     if result.findings:
         raise InfrastructureError(
-            f"memory cannot be predicted with PyTorch {result.torch_version}: {'; '.join(result.findings)}. "
-            f"Install PyTorch {supported_releases()}, or measure instead (--probe measure, or --device cpu)"
+            result.unusable
+            or f"memory cannot be predicted with PyTorch {result.torch_version}: "
+            f"{'; '.join(result.findings)}. Install PyTorch {supported_releases()}, or measure instead (--probe "
+            "measure, or --device cpu)"
         )
     paths.keep(paths.cache_dir, remembered, lambda: json.dumps({"torch": result.torch_version}))
 
 
 @functools.cache
 def _build() -> str:
-    """Digest of the PyTorch version and of the code that relies on its internals, 16 hex digits."""
-    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+    """Digest of PyTorch's version and place, and of the code that relies on its internals, 16 hex digits."""
+    spec = importlib.util.find_spec("torch")
+    where = "" if spec is None else spec.origin
+    digest = hashlib.sha256(f"{importlib.metadata.version('torch')} {where}".encode())
     for source in sorted([*_TRACING.rglob("*.py"), *(_WORKERS / "pytorch").rglob("*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

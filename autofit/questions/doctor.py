@@ -109,7 +109,11 @@ def _judged(result: SelfTest) -> Check:
             name="prediction",
             status="failed",
             detail=f"PyTorch {result.torch_version}: {'; '.join(result.findings)}",
-            next_step=f"install PyTorch {supported_releases()}, or measure instead of predicting",
+            next_step=(
+                "repair the installation of torch"
+                if result.unusable
+                else f"install PyTorch {supported_releases()}, or measure instead of predicting"
+            ),
         )
     if not is_supported(result.torch_version):
         return Check(

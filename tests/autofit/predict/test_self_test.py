@@ -127,7 +127,8 @@ def test_a_release_that_was_not_tried_predicts_where_its_self_test_passes_and_an
     version, outcome, monkeypatch
 ):
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: version)
-    require_prediction(lambda _spec: outcome)
+    traced = dataclasses.replace(outcome, environment={"torch": version})
+    require_prediction(lambda _spec: traced)
     assert told_version(version) == f"{version} (predictions unverified)"
 
 

@@ -43,7 +43,7 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
         specs_fd, outcomes_fd: file descriptors that specs are read from and outcomes are written to.
     """
     specs = received(specs_fd, outcomes_fd)
-    with importing(), suppress(ImportError):  # `answer` reports it once there is a trial to answer
+    with importing(), suppress(Exception):  # `answer` reports it once there is a trial to answer
         import torch  # noqa: F401 - imported while the supervisor prepares
     heart = Heart(outcomes_fd)
     while spec := specs.get():
@@ -79,8 +79,9 @@ def answer(
         return _refused(f"the spec cannot be read ({error}): install the same autofit on every machine")
     try:
         import torch  # noqa: F401
-    except ImportError as error:
-        message = f"PyTorch cannot be imported ({error}): install torch into this environment"
+    except Exception as error:  # noqa: BLE001 - a broken build raises OSError, and others after it
+        why = error if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        message = f"PyTorch cannot be imported ({why}): install torch into this environment"
         return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
     last_beat = Heartbeat(phase="start")
 
