@@ -57,7 +57,7 @@ class Observer(Protocol):
 
 
 class _Device:
-    """Streams of the fake GPU: which exist, and which is current.
+    """Streams of the fake GPU: those that were made, and the current one.
 
     Attributes:
         numbers: number of each stream by priority and place in PyTorch's pool.

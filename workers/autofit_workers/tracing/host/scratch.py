@@ -148,7 +148,7 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """Scratch memory of a call's computation of some of its outputs; measured once for all batch sizes.
+    """Scratch memory by which a call computes some of its outputs; measured once for all batch sizes.
 
     Args:
         func: the operator.
@@ -194,6 +194,7 @@ def _layout(tensor: Tensor) -> torch.memory_format:
 
 
 def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+    """Scratch memory by which a call computes some of its outputs, measured at two batch sizes."""
     fewer, more = _BATCHES
     real = _real_arguments(func, args, more)
     changes, sizes = _changes(func, real)  # the first run also makes oneDNN's primitives
@@ -214,7 +215,7 @@ def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] 
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """Size of a block in bytes as a line in the batch size: constant part, and bytes per sample.
+    """Size of a block as a line in the batch size: constant bytes, and bytes per sample.
 
     Both are negative if the block is freed. A block that is smaller at the larger batch is taken to be
     constant.
@@ -279,7 +280,7 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
 
 
 def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
-    """Sizes in bytes of the blocks that a call takes (positive) and frees (negative), and of its outputs."""
+    """Sizes in bytes of a call's block changes (allocations positive, frees negative), and of its outputs."""
     with profile(profile_memory=True) as profiler:  # `torch.profiler` would import the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)

@@ -46,14 +46,14 @@ def _padded(length: int, multiple: int = _TILE) -> int:
 
 
 def _accumulated(head_size: int) -> int:
-    """Head size, rounded up as float32 accumulators are (`head_size_rounded`)."""
+    """Head size rounded up to that of FlashAttention's float32 accumulators (`head_size_rounded`)."""
     if _release() >= _WIDER_ACCUMULATORS_SINCE:
         return _padded(head_size, 32 if head_size <= 128 else 64)
     return _padded(head_size, 32) if head_size <= 192 else 256
 
 
 def _release() -> tuple[int, int]:
-    """Release of flash-attn, major and minor: the installed one, or (2, 8), which the stand-in follows."""
+    """Release of flash-attn, as (major, minor): the installed one, or (2, 8), which the stand-in imitates."""
     try:
         return parse_release(importlib.metadata.version("flash-attn"))
     except importlib.metadata.PackageNotFoundError:
@@ -86,7 +86,7 @@ def _packed_forward(
 
 
 def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp, attention probabilities and random state of a forward pass.
+    """Outputs of FlashAttention's forward: output, log-sum-exp, attention probabilities, random state.
 
     Args:
         rows: shape of the log-sum-exp.

@@ -31,12 +31,12 @@ def counted_shape(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple
 
 
 def _first(first: Tensor, _result: Tensor) -> torch.Size:
-    """Shape of the first argument, input or gradient, which `canUse32BitIndexMath` checks."""
+    """Shape of the first argument, input or gradient, whose size `canUse32BitIndexMath` checks."""
     return first.shape
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
-    """Shape of the larger of input and result, if the channels-last kernel runs; empty otherwise.
+    """Shape of the larger of input and result, if the operator's channels-last kernel runs; else empty.
 
     If both have the same shape, the operator copies, for which there is no limit.
     """

@@ -255,7 +255,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yields lists of tensors of one dtype, of about 250 MiB, to broadcast as one flat copy each."""
+    """Yields lists of tensors of one dtype, of about 250 MiB, that DDP broadcasts as one flat copy each."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:

@@ -31,11 +31,11 @@ _DECODE = "step 1 decode"
 
 
 class _EnoughError(Exception):
-    """Raised to end a generation once enough passes are traced."""
+    """Raised to end a text generation once enough of its passes are traced."""
 
 
 class TracedGeneration:
-    """Text generation of which only the first passes are traced.
+    """Text generation of which only the first forward passes are traced.
 
     Args:
         recorder: records the events of the passes.

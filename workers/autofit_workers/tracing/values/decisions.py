@@ -68,7 +68,7 @@ class Decisions:
         return way
 
     def assume(self, what: str, likely: int, largest: int | None) -> int:
-        """Records an assumed size, and returns it.
+        """Records and returns an assumed size.
 
         Args:
             what: name for the user of the thing that has the size.
@@ -82,7 +82,7 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """Number of elements that a known mask or comparison selects, as it is used for the prediction.
+        """Number of elements that a known mask or comparison selects, or an assumed larger one.
 
         If the number has differed between batches, it is recorded as an assumption, as batches that are not
         traced

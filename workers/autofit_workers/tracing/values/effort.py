@@ -78,7 +78,7 @@ class Effort:
         return True
 
     def has_room_for(self, tensor: Tensor) -> bool:
-        """Whether values of a tensor's size may be held in addition to those held already."""
+        """Whether values of a tensor's size may be held in addition to those that are held."""
         return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
 
     def hold(self, values: Tensor) -> bool:
