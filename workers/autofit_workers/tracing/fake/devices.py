@@ -144,8 +144,7 @@ def _is_plain(value: Any) -> bool:
     """Whether a value is an ordinary number, or a real CPU tensor whose values are not made up.
 
     Made-up values stand for values that only a real run has. Tensors wrapped by `torch.func` transforms do
-    not
-    count, as their type hides what they wrap.
+    not count, as their type hides what they wrap.
     """
     return type(value) in (int, float) or (
         type(value) is torch.Tensor and not is_functorch_tensor(value) and not is_made_up(value)

@@ -62,8 +62,7 @@ class FakeDeviceMode(TorchDispatchMode):
     Attributes:
         observer: the observer that was given.
         worked: called like the observer, but only to record work: after an operator that ran as several
-            smaller
-            ones, whose allocations the observer has seen.
+            smaller ones, whose allocations the observer has seen.
         kept: tensors that libraries keep until the process ends, by name.
     """
 

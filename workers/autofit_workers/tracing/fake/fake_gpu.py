@@ -70,11 +70,9 @@ class FakeGpuMode(FakeDeviceMode):
 
     Attributes:
         offloads: whether large new CPU tensors are fake too; set for a step that keeps memory of the GPU on
-            the
-            host.
+            the host.
         num_cards: number of GPUs of the process. A larger GPU index, which belongs to another rank, is taken
-            for
-            `cuda:0`.
+            for `cuda:0`.
     """
 
     offloads = False

@@ -100,9 +100,8 @@ class Event(_OnDevice):
     """Stand-in for `torch.cuda.Event`.
 
     The first call of `query` returns False, as if the GPU were behind. A program that then waits for the
-    event,
-    as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event since,
-    that call returns True, and counts as a wait of the host.
+    event, as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event
+    since, that call returns True, and counts as a wait of the host.
 
     Attributes:
         done: progress of each stream once the event is over, as the observer returned it; None if there is no

@@ -83,8 +83,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
         """Replacement for `torch.Tensor.__new__` that makes a tensor of the default type.
 
         Subclasses are made as before. It takes `*args` because PyTorch's compiler compares the names of
-        parameters
-        with a function of its own, if there are names.
+        parameters with a function of its own, if there are names.
         """
         kind, *rest = args
         if kind is not Tensor or torch.device(kwargs.get("device", gpu)).type != gpu.type:

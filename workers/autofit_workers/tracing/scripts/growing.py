@@ -159,8 +159,7 @@ class GrowingPasses:
     """Runs a model's forward passes without gradients, such as those that generate tokens with a KV cache.
 
     Passes are skipped where sizes grow by the same amounts as in the passes before; then only the cache and
-    the
-    outputs are made larger.
+    the outputs are made larger.
     """
 
     def __init__(self) -> None:

@@ -85,8 +85,8 @@ class Decisions:
         """Number of elements that a known mask or comparison selects, or an assumed larger one.
 
         If the number has differed between batches, it is recorded as an assumption, as batches that are not
-        traced
-        may select more. It is then `largest` if unknown masks are assumed to select all (`share` is 1).
+        traced may select more. It is then `largest` if unknown masks are assumed to select all (`share` is
+        1).
 
         Args:
             what: name, for the user, of the thing that is selected.
