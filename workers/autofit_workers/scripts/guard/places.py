@@ -62,7 +62,7 @@ class Places:
         return True
 
     def is_users(self, path: str) -> bool:
-        """Whether a file or folder exists at `path` that the script has not made."""
+        """Whether a file or folder at `path` exists that the script has not made."""
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
@@ -91,7 +91,7 @@ class Places:
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
-        """Records that a file or folder made by the script was renamed, with the contents of a folder."""
+        """Records that a file or folder that the script made was renamed, with all files in it."""
         below = f"{old}/"
         for path in [each for each in self._made if each == old or each.startswith(below)]:
             self._made.discard(path)
@@ -125,7 +125,7 @@ def absolute(path: Any, folder: Any = None) -> str | None:
 
 
 def named(path: str) -> str:
-    """Path with symbolic links in its parent folders resolved, as a removal or renaming takes it."""
+    """Path with symbolic links in its parent folders resolved, but not in its last part, as for a removal."""
     folder, name = os.path.split(path)
     return f"{followed(folder).rstrip('/')}/{name}"
 
