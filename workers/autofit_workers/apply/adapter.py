@@ -145,7 +145,7 @@ def task_of(model: nn.Module) -> str | None:
 
 
 def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
-    """Whether a model class occurs in a mapping of transformers' module.
+    """Whether a mapping in a module of transformers contains a model class.
 
     Args:
         module: the module.

@@ -80,6 +80,7 @@ class _Policy:
         return CheckpointPolicy.MUST_SAVE if self._is_within(context) else CheckpointPolicy.PREFER_RECOMPUTE
 
     def _is_within(self, context: SelectiveCheckpointContext) -> bool:
+        """Whether keeping an operator's output stays within the percentage; if so, counts its bytes."""
         if self._percent is None:
             return True
         output = getattr(context, "op_output", None)

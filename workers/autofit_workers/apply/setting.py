@@ -83,7 +83,7 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Context manager that leaves attention only the kernel of PyTorch that the knobs name, if they do.
+    """Context manager in which attention may use only the PyTorch kernel that the knobs name, if any.
 
     All knobs are checked first.
 

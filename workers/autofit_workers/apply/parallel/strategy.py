@@ -166,7 +166,7 @@ class Strategy:
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """Model prepared or wrapped as a whole, before its parts are sharded one after the other.
+        """Model prepared or wrapped as a whole, before its parts are sharded one by one.
 
         Args:
             model: the model, on the host.
