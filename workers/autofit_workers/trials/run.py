@@ -138,7 +138,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
 
 
 def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
-    """Places of the branches on unknown values that a failed prediction took; empty if unreadable."""
+    """Source lines of the branches on unknown values that a failed prediction took; empty if unreadable."""
     try:
         return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
     except ValueError:

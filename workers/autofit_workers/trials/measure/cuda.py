@@ -91,6 +91,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
     learned: _Learned,
     out_of_memory: str | None,
 ) -> TrialOutcome:
+    """Outcome of a measured trial on a card: `FITS`, `THRASH` or `OOM`, with peaks and environment."""
     counters = torch.cuda.memory_stats(0)
     num_retries = counters.get("num_alloc_retries", 0)
     if out_of_memory is not None:
