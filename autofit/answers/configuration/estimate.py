@@ -105,6 +105,7 @@ def configuration_section(workload: str, batch_size: int, algorithm: str, settin
 
 
 def _peaks(estimate: Estimate) -> Section:
+    """Section with the allocated, reserved and device peak of an estimate."""
     interval = estimate.whole_interval
     names = PeakNames.of(estimate.architecture, runs_out=estimate.runs_out)
     spread = (

@@ -142,6 +142,7 @@ _NOTHING = _Group(columns=(), cells=lambda _: ())
 
 
 def _operators(timing: Timing | None) -> _Layout:
+    """Column groups of a table of operators."""
     names = _Group(columns=(left("operator"), left("phase")), cells=lambda row: (row.name, row.phase))
     groups = {
         "bytes": _Group(
@@ -166,6 +167,7 @@ def _operators(timing: Timing | None) -> _Layout:
 
 
 def _trees(timing: Timing | None) -> _Layout:
+    """Column groups of a table of a tree's nodes, such as modules."""
     names = _Group(
         columns=(left("node"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
     )
@@ -197,6 +199,7 @@ def _trees(timing: Timing | None) -> _Layout:
 
 
 def _tensors(_timing: Timing | None) -> _Layout:
+    """Column groups of a table of tensors."""
     first = _Group(
         columns=(left("tensor"), left("shape"), right("elements"), right("bytes each")),
         cells=lambda row: (
