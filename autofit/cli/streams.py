@@ -148,6 +148,8 @@ class _Own(_NotOurs, io.TextIOBase):
 
 
 class _Bytes(_NotOurs, io.RawIOBase):
+    """Byte stream to the same place as a guarded text stream, which redacts and escapes too."""
+
     def __init__(self, stream: Guarded) -> None:
         super().__init__()
         self._stream = stream

@@ -77,6 +77,7 @@ def _local(backend: Backend) -> tuple[LocalGpu, ...]:
 
 
 def _print_cards(cards: Sequence[Gpu], local: Sequence[LocalGpu]) -> None:
+    """Prints a table of GPU models with their memory; marks those of this machine."""
     from rich.text import Text
 
     from autofit.cli.text.output import headed, listing, styled

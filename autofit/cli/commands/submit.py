@@ -124,6 +124,7 @@ class _Request:
     def read(
         cls, given: Mapping[str, Any], config: Path | None, working_dir: str | None, max_drivers: int
     ) -> _Request:
+        """Reads the jobs from a command's options; raises `UsageError` for options that jobs cannot have."""
         cards = chosen_cards(given, os.environ, config) or (None,)
         if len(cards) > 1 and given["study"]:
             raise UsageError("--study names one study, but each card of a fleet has its own: leave it out")
@@ -194,6 +195,7 @@ def _is_this_machine(address: str) -> bool:
 
 
 def _document(fleet: str | None, jobs: list[tuple[JobRecord, bool]]) -> str:
+    """JSON document on the queued jobs."""
     return json.dumps(
         {
             "schema": SUBMIT_SCHEMA,
