@@ -187,6 +187,7 @@ def _kinds(
 
 
 def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
+    """Sentences on how many ranks or cards were run or predicted; empty for a single process."""
     parallel = settings.setup.parallel
     if not parallel:
         return ()
