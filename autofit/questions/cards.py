@@ -282,6 +282,7 @@ def _timed(
     cheapest = min((costs[gpu] for gpu in fitting if gpu in costs), default=None)
 
     def timed(gpu: Gpu) -> CardFit:
+        """Result for a card, completed by its step time and prices."""
         fit, time = dataclasses.replace(fits[gpu], price=prices.get(gpu.key)), times.get(gpu)
         if time is None:
             return fit

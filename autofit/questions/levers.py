@@ -160,6 +160,7 @@ def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] 
 
 
 def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lever:
+    """Lever that sets one knob to a value, with its command-line options and side effect."""
     changed = dataclasses.replace(knobs, **changes)
     return Lever(
         name=knob.name,
@@ -253,6 +254,7 @@ def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
 
 
 def _effect(knob: Knob, before: Any, value: Any) -> Effect:
+    """Side effect of changing a knob from one value to another."""
     match knob.name:
         case "precision":
             return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC
