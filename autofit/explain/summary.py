@@ -166,6 +166,7 @@ def _is_within(layer: ListedLayer, branch: ListedLayer) -> bool:
 
 
 def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
+    """Layer summary of a model or branch, with a row for each call of a layer."""
     listed = [
         layer
         for layer in layers

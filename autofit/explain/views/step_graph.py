@@ -135,7 +135,7 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """How long a memory plan needs a value: until its last reader, or as long as in eager mode.
+    """Duration for which a memory plan needs a value: until its last reader, or as long as in eager mode.
 
     Attributes:
         stop: number of memory events before the value may be freed: after its last reader if possible. It is
@@ -249,6 +249,7 @@ def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:
 def _kernels(
     profile: Profile, calls: Sequence[Call], values: dict[int, Value], stop: int
 ) -> tuple[list[Kernel], dict[int, list[int]]]:
+    """Kernels of a step; and for each allocation that is viewed, how many kernels ran before each view."""
     made: set[int] = set()
     kernels: list[Kernel] = []
     views: dict[int, list[int]] = {}
