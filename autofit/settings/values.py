@@ -45,7 +45,7 @@ def one_of(words: tuple[str, ...]) -> Read:
 
 
 def _hinting(read: Read, words: tuple[str, ...]) -> Read:
-    """Parser that works as `read` does, and adds a suggestion of similar words to its error messages.
+    """Parser that calls `read`, and adds a suggestion of similar words to its error messages.
 
     Args:
         read: parser to call.
