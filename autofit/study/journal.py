@@ -132,7 +132,7 @@ def _require_sound(operation: Any) -> None:
 
 
 def _by_fields(fields: Iterable[str]) -> int | None:
-    """Code of the journal operation that has the given fields; None if no operation has them."""
+    """Code of the journal operation with exactly the given fields; None if there is none."""
     names = set(fields)
     return next((code for needed, code in _BY_FIELDS if needed <= names), None)
 

@@ -207,7 +207,7 @@ class Ledger:
         return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
-        """Takes a trial's outcome into the state.
+        """Adds a trial's outcome to the state.
 
         Of several outcomes of a configuration the latest counts, but one that did not fit takes precedence.
 
@@ -243,7 +243,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Updates all that depends on a knob setting's largest batch, also which settings need trials."""
+        """Updates all state that depends on a knob setting's largest batch, and on which need trials."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)

@@ -143,6 +143,7 @@ class SearchRecord:
 
     @classmethod
     def _of(cls, opened: Any, settings: Any) -> Self:
+        """Record of a search, from the attributes that its study stores."""
         budget_bytes = from_plain(int, settings["budget_bytes"])
         return cls(
             opened=from_plain(Opened, opened),
