@@ -20,7 +20,7 @@ Runner = Callable[[TrialSpec], TrialOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """GPUs that trials can run on.
+    """GPUs that trials can run on: their number and names.
 
     Attributes:
         names: names of the GPUs, as far as they are known: those of the driver on this machine, Ray's
