@@ -85,6 +85,8 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
+    """Starts, restarts and ends the jobs of a queue through a cluster's job server."""
+
     queue: JobQueue
     ray_jobs: RayJobs
     needs_slot: bool

@@ -170,6 +170,7 @@ class JobQueue:
         return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
 
     def _enqueue(self, job_id: str, spec: JobSpec, *, again: bool, mark: str) -> tuple[JobRecord, bool]:
+        """Adds a job unless one with its id or its `mark` exists; returns the job, and whether it is new."""
         while True:
             known = self._trials(create=True)
             for trial in known.values():

@@ -218,6 +218,7 @@ def _require_listener(address: str) -> None:
 
 
 def _client(address: str) -> Any:
+    """Client of Ray's job server with a time limit on requests."""
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
