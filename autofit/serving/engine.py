@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Amount of memory that is known within bounds: low, likely and high bytes.
+    """Amount of memory with low, likely and high bytes.
 
     Attributes:
         parts: likely bytes of each part that it consists of, by name.

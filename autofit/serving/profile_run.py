@@ -131,6 +131,7 @@ def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
 def _attention(
     tape: Tape, one: Pass, layer: Layer, parameters: Mapping[str, Parameter], of_tokens: int
 ) -> None:
+    """Records on `tape` the memory of a layer's attention in the engine's profiling pass."""
     tokens, size = one.num_tokens, one.element_bytes
     if layer.kind is LayerKind.STATE:
         # The input projection, its convolution, and the output of the scan.
@@ -173,6 +174,7 @@ def _mlp(tape: Tape, one: Pass, parameters: Mapping[str, Parameter], of_tokens: 
 
 
 def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: int) -> None:
+    """Records on `tape` the memory of a dense feed-forward layer in the engine's profiling pass."""
     down = next((modules[name] for name in _DOWN if name in modules), None)
     if down is None:
         return
