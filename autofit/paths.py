@@ -114,6 +114,7 @@ def cache_dir() -> Path:
 
 
 def _writable(folder: Path) -> Path:
+    """Folder of autofit, created if missing; raises `StorageError` if it cannot be written to."""
     try:
         for each in (state_dir(), folder):
             each.parent.mkdir(parents=True, exist_ok=True)
