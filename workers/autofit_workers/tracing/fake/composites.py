@@ -339,7 +339,7 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: OpOverload) -> OpOverload:
-    """Operator that autograd would run for plain tensors, in place of `func` for tensor subclasses.
+    """Operator that autograd calls for plain tensors in place of `func`: its in-place variant, or `func`.
 
     Fake tensors are a subclass, for which gradient formulas avoid in-place operators. This is the in-place
     variant if a formula is running and has one, else `func` itself.

@@ -446,7 +446,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """Context in which libraries that make a parameter anew from a fake one get a fake parameter again.
+    """Context in which a library's copy of a fake parameter, `type(parameter)(…)`, is fake too.
 
     Libraries write `type(parameter)(data, requires_grad=…)`, where the type is `FakeTensor`. Given fake data,
     `Parameter` itself and a library's subclass of it make fake parameters too.

@@ -97,7 +97,7 @@ class _OnDevice:
 
 
 class Event(_OnDevice):
-    """Stand-in for `torch.cuda.Event`.
+    """Stand-in for `torch.cuda.Event`, whose waits are reported to the observer.
 
     The first call of `query` returns False, as if the GPU were behind. A program that then waits for the
     event, as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event

@@ -133,7 +133,7 @@ def passes(func: OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
 
 
 def with_workspace(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """`result`, with the workspace that an LSTM layer keeps for backward in place of an empty tensor."""
+    """Returns `result` of an LSTM layer, with the workspace for backward put in for an empty tensor."""
     if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
         return result
     lines = _pass(func, args, None).output_lines
@@ -300,7 +300,7 @@ def _sizes(outputs: Any) -> list[int]:
 
 
 def _real_arguments(func: OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
-    """Arguments of a call with real tensors of `batch_size` samples in place of fake ones."""
+    """Arguments of a call with its fake tensors replaced by real ones of `batch_size` samples."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [
         _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg

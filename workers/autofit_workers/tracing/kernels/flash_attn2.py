@@ -61,7 +61,7 @@ def _release() -> tuple[int, int]:
 
 
 def _forward(q: Tensor, k: Tensor, return_softmax: bool, **_rest: Any) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd` for a batch; see `_returned`."""
+    """Outputs of `mha_fwd`, FlashAttention's forward pass for a batch of equal lengths."""
     require_taken(q)
     batch, rows, heads, _ = q.shape
     probabilities = (batch, heads, _padded(rows), _padded(k.size(1))) if return_softmax else (0,)
@@ -77,7 +77,7 @@ def _packed_forward(
     return_softmax: bool,
     **_rest: Any,
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_varlen_fwd` for packed sequences; see `_returned`."""
+    """Outputs of `mha_varlen_fwd`, FlashAttention's forward pass for packed sequences."""
     require_taken(q)
     rows, heads, _ = q.shape
     batch = cu_seqlens_q.numel() - 1

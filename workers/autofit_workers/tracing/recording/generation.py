@@ -85,7 +85,7 @@ class TracedGeneration:
             raise _EnoughError
 
     def completed(self, trace: Trace) -> Trace:
-        """Copy of `trace` with a `Repetition` in place of the passes that were not traced.
+        """Copy of `trace` with a `Repetition` that stands for the passes not traced.
 
         Raises:
             UnsupportedError: the last two traced passes differ in more than sizes, or the model is not called

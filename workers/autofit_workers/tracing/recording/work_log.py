@@ -94,7 +94,7 @@ class WorkLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which calls are not logged."""
+        """Context in which operator calls are not logged."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -110,7 +110,7 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
-        """Logs the work of an operator's call.
+        """Logs an operator call with the tensors that it reads and writes, from which its time is predicted.
 
         Args:
             module: path of the module that called the operator.

@@ -292,7 +292,7 @@ def _made(shown: _Pass, objects: list[Any]) -> Any:
 
 
 def _fit(places: list[_Place], numbers: list[int]) -> bool:
-    """Whether `numbers` has one number for each dimension or integer at `places`."""
+    """Whether `numbers` has an entry for each integer at `places`, and for each dimension of a tensor."""
     return len(numbers) == sum(
         place.value.dim() if isinstance(place.value, Tensor) else 1 for place in places
     )

@@ -46,7 +46,7 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Note for the user on the ways taken at branches on unknown values; empty without such branches."""
+        """Note for the user on the branches taken on unknown values; empty without such branches."""
         ways = [
             f"{site} was taken as {way}"
             for site, way in self.taken.items()

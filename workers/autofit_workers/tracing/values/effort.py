@@ -46,7 +46,7 @@ _MOST_MULTIPLIED = 2**30  # multiplications of one product, which take a tenth o
 
 
 class Effort:
-    """Account of the bytes that a program's known values take, and of whether more may be computed."""
+    """Limits on the tensor values that a prediction computes on the CPU, with the bytes held so far."""
 
     def __init__(self) -> None:
         self._held_bytes = 0

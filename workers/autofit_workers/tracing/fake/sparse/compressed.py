@@ -74,7 +74,7 @@ def copied(parts: Parts) -> Parts:
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """Copy of a compressed tensor."""
+    """Copy of a compressed sparse tensor."""
     return made(gpu, copied(parts_of(tensor)))
 
 
