@@ -176,7 +176,7 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """Size functions of all allocations of a batch, for each place of a batch in a period.
+        """Size functions of a batch's allocations, by the position of the batch in a period.
 
         For each place these are the distinct functions, and for each allocation the index of its function.
         """
@@ -227,7 +227,7 @@ class _VaryingSize:
     error: float
 
     def at(self, around: Sequence[Numbers]) -> int | Call:
-        """Bytes of the allocation at given lengths, or the operator call that its bytes are computed from.
+        """Size of an allocation at given lengths: bytes, or the operator call from which they are computed.
 
         Args:
             around: lengths of the allocation's batch, of the next one and of the one before.

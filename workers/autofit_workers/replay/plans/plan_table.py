@@ -80,7 +80,7 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Encodes one plan, with its workspace as few copies of the call's tensors and a small rest.
+    """Encodes one plan: its workspace as multiples of the call's tensors plus a small remainder.
 
     Args:
         call: the convolution.

@@ -69,7 +69,7 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _cublas(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of cuBLAS's workspace on a card.
+    """Bytes of the workspace of a cuBLAS handle on a card.
 
     If `CUBLAS_WORKSPACE_CONFIG` set the size as the trace was made, the product of the dimensions is that
     size. aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
