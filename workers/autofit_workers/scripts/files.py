@@ -113,7 +113,7 @@ class KeptFiles:
         self._replaced.callback(setattr, self._audit, "is_on", False)
 
     def end(self) -> None:
-        """Puts Python's replaced file functions back, for a process that goes on after the script."""
+        """Restores Python's file functions, for a process that continues after the script."""
         self._replaced.take_back()
         if not self._is_inside:
             self.notes.close()
@@ -130,7 +130,7 @@ class KeptFiles:
     # ── resolving paths ─────────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path for writing: of a copy in place of a user's file, else `path` itself.
+        """Path at which to write a file: that of a copy for a user's file, else `path` itself.
 
         Args:
             mode: mode that the path is opened with.
@@ -316,7 +316,7 @@ class KeptFiles:
         return led
 
     def _led_path(self, way: Way, full: str) -> str | None:
-        """Path of the copy that a guarded function gets in place of `full`; None if it gets `full` itself."""
+        """Path of a copy to pass to a guarded function in place of `full`; None to pass `full` itself."""
         if way is Way.LOOK:
             return self._copies.get(named(full))
         if way is Way.READ:

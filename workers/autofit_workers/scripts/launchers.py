@@ -92,7 +92,7 @@ class Launchers:
         is_counted: bool = True,
         **variables: str,
     ) -> None:
-        """Runs one of `num_ranks` ranks in this process.
+        """Runs one of the `num_ranks` ranks that a launcher would start, in this process.
 
         Args:
             words: Python's arguments: a file, or `-m` and a module, and the arguments after it.

@@ -87,7 +87,7 @@ class _Loop:
 
 
 class _Running(threading.local):
-    """Running loops of the current thread.
+    """Loops of the script and data loaders that run in the current thread.
 
     Attributes:
         loops: loops of the script's code, the outermost first.

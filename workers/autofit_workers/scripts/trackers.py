@@ -105,7 +105,7 @@ _RESULTS = {"hparams": 3}
 
 
 class _Tracker(ModuleType):
-    """Stand-in for a tracker's module or submodule."""
+    """Stand-in for the module of an experiment tracker, such as wandb, or a submodule of it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -265,7 +265,7 @@ class StepWatch:
         self._go_on(counts=counts, is_enough=is_enough)
 
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
-        """Decides after a step whether the script goes on, its loops are ended, or the script is ended.
+        """Continues the script after a step, ends its loops, or ends the script.
 
         Args:
             counts: whether the step adds to the script's number of steps; see `Loops.stepped`.
@@ -289,7 +289,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends a script that does something that cannot be predicted.
+        """Ends a script because of an action that cannot be predicted.
 
         The trial fails with `error`, unless enough steps were seen before; then the error becomes a note.
         """

@@ -79,7 +79,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Batch size found in a script's run, with the place where it was seen.
+    """Batch size found in a script's run, with the source that shows it.
 
     Attributes:
         size: number of samples, as the script's own batch-size option counts them.
@@ -144,7 +144,7 @@ class Batches:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the batch size is final, because it was seen in a pass that a backward pass reached."""
+        """Whether the batch size is final: seen in a forward pass that a backward pass has reached."""
         return self._rank is _Rank.TRAINED
 
     @property

@@ -108,7 +108,7 @@ class Places:
 
 
 def absolute(path: Any, folder: Any = None) -> str | None:
-    """Absolute path of a path, or of an open file's descriptor; None for anything else.
+    """Absolute path of a path or open descriptor, as text; None for any other object.
 
     Args:
         folder: descriptor of the folder that `path` is relative to, if that is not the current one.
@@ -145,7 +145,7 @@ def is_inquiry() -> bool:
 
 
 def is_there(path: str) -> bool:
-    """Whether anything exists at the real `path`, even a broken link; a script's copy does not count."""
+    """Whether anything exists at `path` on disk, even a broken link; copies of the script do not count."""
     try:
         _lstat(path)
     except OSError:

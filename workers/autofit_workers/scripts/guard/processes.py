@@ -69,7 +69,7 @@ class Processes:
         self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
 
     def end(self) -> None:
-        """Puts back the functions that start processes, for a process that goes on after the script."""
+        """Restores the functions that start processes, for a process that continues after the script."""
         self._replaced.take_back()
 
     def _follow_posix(self, module: ModuleType) -> None:

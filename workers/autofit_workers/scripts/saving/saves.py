@@ -30,7 +30,7 @@ class Files(Protocol):
     folder: str
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path to write instead of `path`."""
+        """Path at which the script has to write a file that it opens as `path`."""
 
 
 class Saves:
