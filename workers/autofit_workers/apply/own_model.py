@@ -124,7 +124,7 @@ def _kind_of(model: torch.nn.Module) -> str:
 
 
 def _met_some(mode: Rewriting) -> bool:
-    """Whether any convolution ran under `mode`, rewritten or left to cuDNN or oneDNN."""
+    """Whether any convolution ran under `mode`, rewritten or not."""
     return bool(mode.rewritten or mode.left)
 
 

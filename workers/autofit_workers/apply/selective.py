@@ -98,7 +98,7 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """Context manager that explains PyTorch's error about a kept output that was changed in place.
+    """Context manager that replaces PyTorch's error on a kept output changed in place by a clear one.
 
     Raises:
         InapplicableError: in place of that error.

@@ -31,7 +31,7 @@ WRITE_IT_SO = (
 
 
 class Call(ABC):
-    """Base of calling conventions of a model cut into stages: what the stages take, exchange and return."""
+    """Base of calling conventions of a model cut into stages: arguments, exchanged tensors and loss."""
 
     @abstractmethod
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:

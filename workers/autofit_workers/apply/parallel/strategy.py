@@ -97,7 +97,7 @@ class Engine(ABC):
 
 
 class Strategy:
-    """Base of the kinds of parallelism, such as FSDP: what each does to a model, a batch and a step.
+    """Base of the kinds of parallelism, such as FSDP: how each changes a model, a batch and a step.
 
     A method that a kind does not override does nothing.
 
