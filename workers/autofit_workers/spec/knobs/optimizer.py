@@ -114,7 +114,7 @@ _FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory k
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of the optimizer step's temporaries that is left: 0 for libraries other than PyTorch.
+    """Factor by which an optimizer shrinks the temporaries of its step: 0 for libraries other than PyTorch.
 
     Such libraries step the parameters one by one. Empty, which means all of it, for PyTorch's optimizers.
 
