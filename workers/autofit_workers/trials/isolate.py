@@ -239,7 +239,7 @@ class Child:
         self.busy_seconds += time.monotonic() - supervision.first_heard
 
     def _started(self, permissions: Permissions | None) -> ChildProcess:
-        """Running process with the given permissions; starts one unless there is such a process."""
+        """Process with the given permissions, which is started unless it runs already."""
         if permissions != self._permissions:
             self._end()
             self._permissions = permissions

@@ -148,7 +148,7 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def write_row(write: Callable[[str], object], row: Row) -> None:
-    """Writes a row as one line of JSON."""
+    """Writes a row of recorded measurements as one line of JSON."""
     write(json.dumps({"schema": GROUND_TRUTH_SCHEMA, **row}, separators=(",", ":")) + "\n")
 
 

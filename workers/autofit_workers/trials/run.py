@@ -98,7 +98,7 @@ def close_predictor() -> None:
 
 
 def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
-    """Whether a trial that failed under its memory limit may have failed for memory, though no error says so.
+    """Whether a trial under a memory limit may have failed for lack of memory, though its error names none.
 
     Args:
         outcome: outcome of the trial.

@@ -131,7 +131,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
 def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
-    """Runs a script's steps under the memory limit.
+    """Runs a script's steps under the CPU trial's memory limit.
 
     Args:
         spec: the trial.

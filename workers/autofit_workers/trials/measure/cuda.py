@@ -121,7 +121,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """Further results of a trial on a card, beside the peaks and times in `steps.Progress`.
+    """Results of a trial on a card other than the peaks and times in `steps.Progress`.
 
     Attributes:
         context_bytes: size of the CUDA context; None if the steps did not complete, as it may then be

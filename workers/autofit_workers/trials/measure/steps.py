@@ -36,7 +36,7 @@ class Meter(Protocol):
         """Resets the peaks, so that they cover the steps from now on."""
 
     def peaks(self) -> Peaks:
-        """Peak memory since the last `reset`."""
+        """Peak memory of the process or device since the last `reset`."""
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         """Runs a step to its end on the device and returns how long that took, in seconds."""
