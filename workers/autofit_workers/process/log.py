@@ -44,7 +44,7 @@ class Log:
         return True
 
     def forget(self) -> None:
-        """Discards all output so far."""
+        """Discards all output that was read so far."""
         self._begin = self._end = b""
         self._num_bytes = 0
         self.listen()
