@@ -318,7 +318,7 @@ def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
 
 
 def _pickled(workload: Workload) -> WorkloadRef:
-    """Reference that holds the workload's pickle."""
+    """Reference to a workload by its pickle, for workloads that no file or name stands for."""
     cloudpickle = _cloudpickle()
     with ExitStack() as stack:
         # A worker could not import the modules that were made from files in this process.

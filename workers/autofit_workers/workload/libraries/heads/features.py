@@ -28,7 +28,7 @@ _COMPARED = {aten.eq: False, aten.ne: True}
 
 
 def rows_of(head: Head, method: str, inputs: Batch) -> int:
-    """Number of features that one sample becomes, each in the place of one token of the text.
+    """Number of features into which a model turns one image or sound; each takes a token's position.
 
     Args:
         head: model class with its configuration.

@@ -60,7 +60,7 @@ def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None
 def _heads_for(
     transformers: Any, config: Any, wanted: str, said: str, there_are: Sequence[Head]
 ) -> list[Head]:
-    """Model classes, of those in `there_are`, for the task that the user named as `said`.
+    """Model classes among `there_are` for the user's task `said`.
 
     Args:
         transformers, config, wanted: see `head_of`.

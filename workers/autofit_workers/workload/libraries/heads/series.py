@@ -22,7 +22,7 @@ def labelled() -> Callable[[Head], Batches]:
 
 
 def _width(config: Any) -> int:
-    """Number of values at each time of a time series."""
+    """Number of values that a time series has at each time."""
     names = ("num_input_channels", "input_size")
     return next((width for name in names if (width := getattr(config, name, None)) is not None), 1)
 
