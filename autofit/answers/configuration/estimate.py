@@ -121,7 +121,7 @@ def _peaks(estimate: Estimate) -> Section:
 
 
 def _rest(estimate: Estimate) -> str:
-    """Note on what a predicted peak leaves out of the run, such as `in the first 3 steps`; else empty."""
+    """Note that a predicted peak covers only a part of the run, as `in the first 3 steps`; else empty."""
     seen = estimate.seen
     if seen is None or estimate.is_of_whole_run:
         return ""

@@ -34,7 +34,7 @@ _BY_TORCHSUMMARY = (
 
 
 def summary_sections(answer: SummarizedEstimate) -> Iterator[Section]:
-    """Yields a model's layers and sums as torchsummary prints them, and the way from there to real peaks.
+    """Yields a model's layers and sums as torchsummary prints them, and what separates these from real peaks.
 
     A last section adds up the terms, such as optimizer state, between the summary's total and the peaks of a
     simulated step.

@@ -27,7 +27,7 @@ def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]
 
 
 def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | None) -> Iterator[str]:
-    """Yields phrases on changes that may make a batch fit: settings of memory, options, a larger card."""
+    """Yields phrases on changes that may make a batch fit: less memory kept free, options, a larger card."""
     budget, on_cpu = result.budget, result.device.kind == "cpu"
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:

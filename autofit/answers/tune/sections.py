@@ -250,7 +250,7 @@ def _apply(result: TuneResult, chosen: Best, settings: TuneSettings) -> Section:
 
 
 def _record(result: TuneResult) -> Section:
-    """Section on duration, study and versions of a search, and on what the same command would do."""
+    """Section on a search's duration, study and versions, and on how to repeat or continue it."""
     versions = f"autofit {result.versions.get('autofit', '?')}, torch {result.versions.get('torch', '?')}"
     trials = "1 trial" if len(result.trials) == 1 else f"{len(result.trials)} trials"
     again = "answers from the study" if result.stopped_by is None else "continues the study"

@@ -27,7 +27,7 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """Yields a sentence for each change of an option on the memory it saves alone, for the first six changes.
+    """Yields sentences on the memory that each of the first six changes of options saves alone.
 
     Changes that save nothing are left out.
     """
