@@ -131,7 +131,7 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Name of the group of cards whose prediction errors are taken together.
+    """Name of the group of cards, such as `hopper`, for which prediction errors are kept together.
 
     It is a generation, such as `hopper`, or all cards of a vendor with few measurements.
 

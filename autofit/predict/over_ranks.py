@@ -59,7 +59,7 @@ def worst(verdicts: Iterator[Verdict]) -> Verdict:
 
 
 def shortest(sequences: Iterator[_Sized]) -> _Sized:
-    """Shortest of several ranks' sequences."""
+    """Shortest of the sequences that the ranks have."""
     return min(sequences, key=len)
 
 

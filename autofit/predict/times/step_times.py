@@ -225,7 +225,7 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step.
+        """Predicted time of a step on a card; None if it cannot be predicted.
 
         Args:
             curve: the step at any batch size, with its traces.
