@@ -123,7 +123,7 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def print_list(schema: str, **content: object) -> None:
-    """Prints a JSON document.
+    """Prints a JSON document with a schema and the given fields.
 
     Args:
         schema: name and version of the document's schema.

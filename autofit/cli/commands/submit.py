@@ -106,7 +106,7 @@ def submit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """Jobs to be queued on a cluster: one for each GPU model that `--gpu` names; one if it names none.
+    """Jobs to be queued on a cluster: one for each GPU model in `--gpu`, or a single one without it.
 
     Attributes:
         specs: options and limits of each job.
@@ -154,7 +154,7 @@ class _Request:
         return cls(tuple(specs), keys if len(specs) > 1 else (), codes[0], working_dir)
 
     def enqueue(self, queue: JobQueue, *, again: bool) -> tuple[str | None, list[tuple[JobRecord, bool]]]:
-        """Queues the jobs.
+        """Queues the requested jobs; returns the name of their fleet, and the jobs.
 
         Args:
             again: whether to make new jobs even if the same were submitted before.
