@@ -134,7 +134,7 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the search did not do: it was stopped early, or no step times are known."""
+        """Sentences on limits of the search: it was stopped early, or no step times are known."""
         if self.stopped_by is None:
             return self._on_objective()
         names = setting_names(self._boundaries)
