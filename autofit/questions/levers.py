@@ -108,7 +108,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer cannot save state memory in place of the used one; empty if it can."""
+    """Reason why another optimizer has no smaller states than the one in use; empty if it may have."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
