@@ -23,7 +23,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One reason why a layer summary and the simulated peak differ, such as `optimizer state`, in bytes.
+    """One reason for the difference between a layer summary and the simulated peak, in bytes.
 
     Attributes:
         name: the reason, as a short phrase.
@@ -227,7 +227,7 @@ class _Account:
 
 
 def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _Listed:
-    """Bytes of the outputs in a summary's rows, divided by whether their memory was counted before."""
+    """Bytes of all layer outputs in a summary, divided by whether their memory was counted before."""
     listed = _Listed()
     for row in rows:
         layer = row.layer
@@ -279,7 +279,7 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """Activations made in the forward pass of a step: allocation number by what identifies the activation.
+    """Activations that a step's forward pass made: number of the allocation by a key of the activation.
 
     A key has module, operator, shape, data type, and the count of earlier activations with these.
     """

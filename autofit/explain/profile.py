@@ -142,7 +142,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Reads a saved profile.
+    """Reads a saved profile from a file.
 
     Raises:
         ProfileError: the file cannot be read, or is no profile; the message names it.

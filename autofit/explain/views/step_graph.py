@@ -173,7 +173,7 @@ def uses(graph: StepGraph) -> dict[int, Use]:
 
 
 def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
-    """Memory of a step, split into what lives all through it and what does not.
+    """Memory of a step: bytes that live all through it, and its other allocations.
 
     Args:
         start: number of memory events before the step.
