@@ -182,7 +182,7 @@ def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> Context
 
 
 def counted(vendor: Vendor, loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """Observations on a vendor's cards that count: with the given kernel loading, and not excluded."""
+    """Observations on a vendor's cards to compute with: those with the given kernel loading, not excluded."""
     return tuple(seen for seen in observations(vendor) if seen.loading == loading and not seen.left_out)
 
 
