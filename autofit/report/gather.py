@@ -209,7 +209,7 @@ def _memory_of(profile: Profile, at: str, notes: tuple[str, ...]) -> Iterator[Se
 def _placed(
     sections: Iterable[Section], boundary: Iterable[Section], step: Iterable[Section]
 ) -> Iterator[Section]:
-    """Yields the sections of a page in order: largest batches, curves, rest of the answer, the step, notes.
+    """Yields the sections of a page in order: largest batches, curves, other answers, the step, notes.
 
     Args:
         sections: sections of the answer; those whose content the page shows elsewhere are left out.
