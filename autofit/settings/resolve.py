@@ -95,7 +95,7 @@ def resolve_one_configuration(
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """Settings made from parsed values.
+    """`TuneSettings` made from parsed option values.
 
     Args:
         fields: values by the field that they set; a field within `knobs` or `setup` has that prefix, as in
