@@ -150,7 +150,7 @@ class Relations(RDBStorage):
         ]
 
     def _lost(self, trial_id: int, study_ids: Iterable[int] | None = None) -> FrozenTrial:
-        """Failed trial with the mark `DAMAGED`, in place of a trial of which only the id can be read.
+        """Failed trial marked `DAMAGED`, in place of a trial whose record is lost except for its id.
 
         Args:
             study_ids: studies that the trial may belong to; all studies unless given.

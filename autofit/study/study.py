@@ -272,7 +272,7 @@ class TuningStudy:
         return self._storage.run(lambda: self._ask(num_workers))
 
     def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
-        """Records the outcome of a trial durably.
+        """Records the outcome of a trial in the storage, durably.
 
         The verdicts FITS, OOM and THRASH guide the search. After any other verdict, such as that of a lost
         process, the same batch size is proposed again; the caller decides how often to retry.
