@@ -60,7 +60,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials that may run at once.
+        """Number of trials that the dispatcher can run at once.
 
         It is 0 if there is no device for the trial.
 

@@ -225,7 +225,7 @@ class _Host:
 
 
 def _refuses(address: tuple[str, int]) -> bool:
-    """Whether an address of this machine refuses connections, as nobody listens there any more."""
+    """Whether an address of this machine refuses connections, because no process listens there."""
     try:
         socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
     except ConnectionRefusedError:

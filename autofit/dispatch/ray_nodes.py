@@ -136,7 +136,7 @@ class TrialOnNodes:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the trial without an outcome."""
+        """Ends the trial's ranks on all nodes, without an outcome."""
         self._unwanted.set()
 
     def join(self, timeout_seconds: float) -> None:
