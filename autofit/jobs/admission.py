@@ -158,7 +158,7 @@ class _Admission:
 
     @contextmanager
     def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
-        """Context manager with the place of a job's code.
+        """Context manager that yields the path or URI of a job's code; None if the nodes have the code.
 
         Returns:
             Path of a zip file, or the URI that nodes fetch the code from; None if the nodes have the code.

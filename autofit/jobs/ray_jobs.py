@@ -167,7 +167,7 @@ def working_dir_files(folder: Path) -> list[Path]:
 
 
 class RefusedError(DispatchError):
-    """The job server refused a request."""
+    """Ray's job server refused a request."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
