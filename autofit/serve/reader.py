@@ -152,7 +152,7 @@ class StorageReader:
         self._num_reads += 1
 
     def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Studies of the storage that matter: those of searches and of the job queue, and stored answers.
+        """Studies in the storage: those of searches and of the job queue, and those that hold answers.
 
         Returns:
             Two values: the attributes of the former by name, and the ids of the studies that hold answers by
