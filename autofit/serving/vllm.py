@@ -162,7 +162,7 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 
 
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
-    """Copy of a server's options, with those that are not given set to vLLM's defaults.
+    """Copy of a server's options, with vLLM's defaults for options that were not given.
 
     Source: arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`.
     """
