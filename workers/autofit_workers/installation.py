@@ -97,7 +97,7 @@ def _tell_once(note: str | None) -> None:
 
 
 def _cure() -> str:
-    """Second half of a fault's sentence: another distribution with the same files, if any, and what to do."""
+    """Second half of an error sentence on the installation: a distribution in conflict, and what to do."""
     other = _other()
     if other is None:
         return f": {_AGAIN}"
