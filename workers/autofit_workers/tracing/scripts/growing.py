@@ -314,7 +314,7 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
 
 
 def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
-    """Numbers expected to follow `last`; None unless the numbers grew by equal amounts from list to list."""
+    """Next list of numbers if they grow on by the same amounts; None if the two growths so far differ."""
     if not len(first) == len(second) == len(last):
         return None
     growth = [after - before for before, after in zip(second, last, strict=True)]

@@ -40,7 +40,7 @@ class _Seen:
     structure: Any
 
     def made(self) -> Any:
-        """New outputs of these shapes and dtypes, without the model's autograd graph."""
+        """New outputs of the described shapes and dtypes for a skipped pass, without an autograd graph."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 
