@@ -175,7 +175,7 @@ class StepOnCard:
         return None
 
     def likely(self) -> LikelyReplay:
-        """Replay with the likely workspaces, and the sizes that were replayed."""
+        """Replay of the step with the likely workspaces, and the bytes of its allocations."""
         typical = self._typical
         return LikelyReplay(
             sizes=typical.sizes(Level.LIKELY),

@@ -126,7 +126,7 @@ def _bytes(*operands: Operand) -> int:
 
 
 def _element_by_element(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of an operator without a rule of its own.
+    """Kernel assumed for an operator without a rule of its own.
 
     It is elementwise if the operator is flagged as pointwise, else of class `OTHER`.
     """

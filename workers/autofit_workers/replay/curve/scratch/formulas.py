@@ -153,7 +153,7 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of one index for each distinct embedding with a gradient, in backward; 0 for few indices.
+    """Scratch bytes of an embedding's backward: an index for each distinct row; 0 for few indices.
 
     cuda/EmbeddingBackwardKernel.cu.
     """
