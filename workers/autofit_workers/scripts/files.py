@@ -206,7 +206,7 @@ class KeptFiles:
         return opened
 
     def _linked(self, link: Callable[..., None]) -> Callable[..., None]:
-        """Wrapper of `os.symlink` that makes new links outside temporary folders only in copies."""
+        """Wrapper of `os.symlink` that makes a new link in a scratch copy, except in temporary folders."""
 
         def linked(
             src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None

@@ -360,10 +360,9 @@ def _length(values: Any) -> int | None:
 
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
-    """Yields the value of an ended loop's last iteration, if that can be told and has not run.
+    """Yields the value of an ended loop's last iteration; nothing if it is unknown or was already used.
 
-    Yields nothing if that value cannot be told or its iteration has run. It can be told for `range` and
-    `enumerate`, also within a progress bar.
+    It is known for `range` and `enumerate`, also within a progress bar.
 
     Args:
         values: iterable of the loop.
