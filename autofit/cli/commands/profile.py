@@ -189,7 +189,7 @@ def profile(
 
 
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
-    """Filters of a profile's views, made from options such as `--order-by`, and the other options.
+    """Tuple of a profile's filters, made from options such as `--order-by`, and the options left over.
 
     Args:
         given: values of all options, by parameter name.
