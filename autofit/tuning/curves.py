@@ -182,7 +182,7 @@ def curves_of(
 def _on_a_card(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Peak curves of all knob settings on a card, with notes for the user; checks predicted answers."""
+    """Peak curves of all knob settings on a card, checked by traces at sizes found; notes for the user."""
     curves, failures = CurveSet(), []
     answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
