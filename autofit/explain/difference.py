@@ -89,7 +89,7 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """Outputs of layers in a summary, divided by whether their memory was counted before.
+    """Bytes of layer outputs in a summary, divided into first uses and repeats of an allocation.
 
     Attributes:
         first: bytes that the summary counts for each output with memory of its own, by the output's
@@ -227,7 +227,7 @@ class _Account:
 
 
 def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _Listed:
-    """Bytes of all layer outputs in a summary, divided by whether their memory was counted before."""
+    """Bytes of all layer outputs in a summary, divided into first uses and repeats of an allocation."""
     listed = _Listed()
     for row in rows:
         layer = row.layer
