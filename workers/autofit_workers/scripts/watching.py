@@ -167,7 +167,7 @@ class StepWatch:
 
     @contextmanager
     def _backward_followed(self) -> Iterator[None]:
-        """Context manager that reports and counts every backward pass of the autograd engine."""
+        """Context manager that reports backward passes, and counts those that accumulate gradients."""
         run_backward = RUN_BACKWARD.get()
         depth = 0
 

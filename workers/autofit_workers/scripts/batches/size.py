@@ -175,7 +175,7 @@ class Batches:
         )
 
     def _num_batches(self) -> int:
-        """Number of batches in a step on this rank, by the loader (maybe one ahead) or by backward passes."""
+        """Number of batches in a step on this rank, counted by loaded batches or by backward passes."""
         assert self._found is not None
         num_backwards = self._num_backwards / max(1, self._num_steps)
         if self._found.source is BatchSource.MODEL_INPUT or not self._num_given:
@@ -286,7 +286,7 @@ class Batches:
             self._found, self._rank = found, rank
 
     def _shown_by(self, each: Pass) -> _Found | None:
-        """Batch size that the inputs of a forward pass show; None if they contradict the requested size."""
+        """Batch size that a forward pass's inputs show; None if unknown or at odds with the wanted one."""
         wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
         source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
         found = functools.partial(_Found, source=source, batch=batch)

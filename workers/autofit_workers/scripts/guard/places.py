@@ -62,7 +62,7 @@ class Places:
         return True
 
     def is_users(self, path: str) -> bool:
-        """Whether a file or folder at `path` exists that the script has not made."""
+        """Whether `path` is an existing file or folder of the user, not one that the script made."""
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
