@@ -173,7 +173,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
 
 
 def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
-    """Model on its device with adapter, kernels and loss; in `torch.compile` if the knobs say so.
+    """Model moved to its device and changed by the knobs: adapter, kernels, loss, `torch.compile`.
 
     Raises:
         InapplicableError, MissingLibraryError: see `adapted_model`.
