@@ -70,7 +70,7 @@ class JobSpec:
 
 
 def packed(document: Mapping[str, Any]) -> str:
-    """Compressed JSON text of a job's answer, since readers of the queue hold the answers of all jobs."""
+    """Compressed JSON text of a job's answer, to save memory where a queue's answers are all loaded."""
     text = json.dumps(document, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
