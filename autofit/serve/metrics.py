@@ -189,7 +189,7 @@ class Metrics:
         self._series.workers.labels("idle").set(sum(w.num_idle for w in self._workers.values()))
 
     def _show_found(self, search: _Search, moved: BoundaryMoved) -> None:
-        """Sets the gauges of a search's best batch and its use of the budget."""
+        """Sets the gauges of a search's best batch, of its peaks and of its use of the budget."""
         search.found[moved.knobs] = moved
         algo = moved.knobs.conv_algo
         same_algo = (found for knobs, found in search.found.items() if knobs.conv_algo == algo)
