@@ -254,7 +254,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yields lists of tensors of one dtype, of about 250 MiB, that DDP broadcasts as one flat copy each."""
+    """Yields lists of tensors of one dtype, up to about 250 MiB, that DDP broadcasts as one flat copy."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:

@@ -393,7 +393,7 @@ class Recorder:
     def _allocate(
         self, tensor: torch.Tensor, operator: str, origin: Origin, *, may_be_more: bool = False
     ) -> bool:
-        """Records a tensor's storage unless it is recorded already; returns whether it was."""
+        """Records a tensor's storage unless it is recorded already or empty; returns whether it did so."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
