@@ -195,7 +195,7 @@ def _prediction(
 
 
 def _named(workload: Workload | Script | str) -> dict[str, Any]:
-    """Options that a workload or script stands for: its name, and how a script's ranks are started."""
+    """Options that a workload or script stands for: the name, and how a script's ranks are started."""
     if isinstance(workload, str):
         return {"model": workload}
     if not isinstance(workload, Script):

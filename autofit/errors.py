@@ -92,7 +92,7 @@ class UsageError(AutofitError):
 
 
 class UnknownGpuError(UsageError):
-    """The catalogue has no card of the given name."""
+    """The catalogue of GPU models has no card of the given name."""
 
     kind = "unknown-gpu"
 

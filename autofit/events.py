@@ -197,7 +197,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneFinished:
-    """The search is over.
+    """A search is over.
 
     Attributes:
         workload: short name of the workload.

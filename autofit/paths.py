@@ -114,6 +114,7 @@ def cache_dir() -> Path:
 
 
 def _writable(folder: Path) -> Path:
+    """Folder of autofit, created if missing; raises `StorageError` if it cannot be written to."""
     try:
         for each in (state_dir(), folder):
             each.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _narrow(folder: Path) -> None:
-    """Takes other users' permissions on a folder away; earlier versions of autofit created it with them.
+    """Removes other users' permissions on a folder, which earlier versions of autofit created with them.
 
     The folder is left unchanged if others may write to it, if it belongs to another user, or if it is a link:
     it was then shared on purpose. A failure is only logged.
@@ -205,7 +206,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Writes to a device or a pipe.
+    """Writes to a device or a pipe, without replacing it.
 
     Raises:
         OSError: writing fails; at once if nobody reads the pipe.
@@ -217,7 +218,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
-    """Writes a cached file, unless it exists; a failure to write is only logged.
+    """Writes a file to the cache unless it exists; a failure to write is only logged.
 
     Args:
         folder: returns the folder of the file, created if missing.

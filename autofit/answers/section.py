@@ -21,7 +21,7 @@ _ALIGNS: dict[str, Align] = {"<": "left", ">": "right"}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Table cell: a text and how it is marked.
+    """Table cell: its text, and emphasis or colour of the text.
 
     Attributes:
         mark: emphasis or colour of the text, such as `strong` or `bad`; empty for none.
@@ -76,7 +76,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Block of one or more sentences.
+    """Block of text: one or more sentences.
 
     Attributes:
         mark: emphasis or colour, such as `strong`, of the words in `marked`; of the whole text if `marked` is
@@ -104,7 +104,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """Block of a bulleted list."""
+    """Block with a bulleted list."""
 
     kind: ClassVar = "bullets"
     items: tuple[str, ...]
@@ -112,7 +112,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Block of code lines to copy."""
+    """Block of code lines for the user to copy."""
 
     kind: ClassVar = "code"
     lines: tuple[str, ...]
@@ -145,12 +145,12 @@ class Section:
 
 
 def left(title: str = "") -> Column:
-    """Left-aligned column, for text."""
+    """Left-aligned table column, for text."""
     return Column(title)
 
 
 def right(title: str = "") -> Column:
-    """Right-aligned column, for numbers."""
+    """Right-aligned table column, for numbers."""
     return Column(title, "right")
 
 

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _start_to_predict(options: Sequence[str]) -> None:
-    """Starts the process that predicts early, as it imports torch while this process goes on.
+    """Starts the predicting process early, so that it imports torch while this process goes on.
 
     Does nothing if an option means that nothing is predicted, or that it is done in another process.
 

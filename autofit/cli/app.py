@@ -64,7 +64,7 @@ for _command in (*_ANSWERS, *_JOBS, *_FACTS):
 
 
 def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
-    """Runs a command line.
+    """Runs an autofit command line and returns the exit code.
 
     Args:
         arguments: arguments without the program's name; those of the process if None.

@@ -123,6 +123,7 @@ class Interruption:
             raise KeyboardInterrupt
 
     def _end_in_time(self, as_json: bool) -> None:
+        """Ends the process if the command has not ended some seconds after a signal; runs in a thread."""
         self._comes.acquire()
         if self._goes.acquire(timeout=_LONGEST_SECONDS if self.is_wanted else 0):
             return

@@ -148,6 +148,8 @@ class _Own(_NotOurs, io.TextIOBase):
 
 
 class _Bytes(_NotOurs, io.RawIOBase):
+    """Byte stream to the same place as a guarded text stream, which redacts and escapes too."""
+
     def __init__(self, stream: Guarded) -> None:
         super().__init__()
         self._stream = stream
@@ -164,7 +166,7 @@ class _Bytes(_NotOurs, io.RawIOBase):
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirects the descriptor of a stream to the null device, as Python flushes it again when it ends."""
+    """Redirects a stream's descriptor to the null device, since Python flushes the stream again at exit."""
     with contextlib.suppress(OSError):  # a stream in memory has no descriptor
         descriptor = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -173,7 +175,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _whole(stream: TextIO) -> TextIO:
-    """Stream to write to in place of stdout, buffered by line at least.
+    """Line-buffered stream to write to in place of stdout, which a signal cannot cut in mid-line.
 
     `PYTHONUNBUFFERED` makes stdout unbuffered, and a signal would then cut a write short; in this case a new
     stream on the same descriptor is returned, else `stream` itself.

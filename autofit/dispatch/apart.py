@@ -126,6 +126,7 @@ class RayApart(Dispatcher):
         return Devices(num_gpus=devices["num_gpus"], names=tuple(devices["names"]))
 
     def close(self) -> None:
+        """Cancels all trials, and ends the Ray host with all processes that it started."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -144,6 +145,7 @@ class RayApart(Dispatcher):
         remove_folder(self._folder)
 
     def _started(self) -> subprocess.Popen[bytes]:
+        """Starts the Ray host, connected by pipes."""
         packages = [autofit_workers.__path__[0], str(Path(__file__).parents[1])]
         requests, self._requests = os.pipe()
         try:
@@ -197,6 +199,7 @@ class RayApart(Dispatcher):
             self._lose("the process that speaks with Ray ended")
 
     def _hear(self, said: dict[str, Any]) -> None:
+        """Handles a message of the Ray host: progress, loss, a trial's outcome, or an answer."""
         if "progress" in said:
             self._emit(Progress(**said["progress"]))
         elif "lost" in said:

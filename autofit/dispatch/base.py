@@ -20,7 +20,7 @@ Runner = Callable[[TrialSpec], TrialOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """GPUs that trials can run on.
+    """GPUs that trials can run on: their number and names.
 
     Attributes:
         names: names of the GPUs, as far as they are known: those of the driver on this machine, Ray's
@@ -60,7 +60,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials that may run at once.
+        """Number of trials that the dispatcher can run at once.
 
         It is 0 if there is no device for the trial.
 

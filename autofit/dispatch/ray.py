@@ -263,6 +263,7 @@ def _loader() -> Load:
     """
 
     def load(driver_root: str) -> None:
+        """Makes `autofit_workers` importable in a Ray worker, from the driver's folder or the node's own."""
         import importlib.machinery
         import importlib.util
         import pathlib
@@ -333,6 +334,7 @@ def _nodes() -> list[dict[str, float]]:
 def _no_node(
     nodes: Sequence[Node], request: Request, num_nodes: int, waited_seconds: float = 0.0
 ) -> DispatchError:
+    """Error for a trial that no node of the cluster can run, with what was asked for and what nodes have."""
     after = f" after {waited_seconds:.0f} s of waiting" if waited_seconds else ""
     offers = offers_in_words(nodes, request)
     if num_nodes > 1:
@@ -380,6 +382,7 @@ def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _of_error(spec: TrialSpec, error: BaseException) -> TrialOutcome | DispatchError:
+    """Outcome `LOST`, or an error to raise, for a Ray task that failed."""
     from ray import exceptions
 
     if isinstance(error, exceptions.OutOfMemoryError):

@@ -48,7 +48,7 @@ class RayStartError(DispatchError):
 
 
 def imported() -> Any:
-    """Package `ray`, imported now.
+    """Imports the package `ray` and returns it.
 
     Raises:
         RayStartError: the import fails.

@@ -80,7 +80,7 @@ def main(folder: str) -> None:
 
 
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
-    """Waits until the Ray host has ended, or should have ended by itself as its parent is gone.
+    """Waits until the Ray host has ended, or is overdue because its parent is gone.
 
     That is `GRACE_SECONDS` after the parent ended or closed its pipe, or at once if the parent asks to hurry.
 
@@ -104,7 +104,7 @@ def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
 
 
 def _speak(folder: Path) -> None:
-    """Answers the parent's requests in this process, the Ray host, and exits it at the end."""
+    """Runs the Ray host in this process: answers the parent's requests, and exits at the end."""
     # Ray's prints on standard output go to the log.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -134,6 +134,7 @@ class _Host:
         self._gcs: tuple[str, int] | None = None
 
     def serve(self) -> None:
+        """Answers requests, a line of JSON each, until the parent closes its pipe."""
         try:
             for line in sys.stdin:
                 request = json.loads(line)
@@ -151,6 +152,7 @@ class _Host:
             self._dispatcher.close()
 
     def _answer(self, id: int, call: str, **details: Any) -> dict[str, Any]:  # noqa: A002 - JSON's name
+        """Answer to one request: connect, devices, capacity or submit."""
         if call == "connect":
             self._connect(**details)
             return {"result": None}
@@ -166,6 +168,7 @@ class _Host:
         return {"result": None}
 
     def _connect(self, address: str | None, wishes: dict[str, Any], node_wait_seconds: float) -> None:
+        """Connects the dispatcher to a cluster, or starts one and watches its servers."""
         if address in (None, "local"):
             threading.Thread(target=self._watch_servers, daemon=True).start()
         self._dispatcher = RayDispatcher(
@@ -222,7 +225,7 @@ class _Host:
 
 
 def _refuses(address: tuple[str, int]) -> bool:
-    """Whether an address of this machine refuses connections, as nobody listens there any more."""
+    """Whether an address of this machine refuses connections, because no process listens there."""
     try:
         socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
     except ConnectionRefusedError:

@@ -136,7 +136,7 @@ class TrialOnNodes:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the trial without an outcome."""
+        """Ends the trial's ranks on all nodes, without an outcome."""
         self._unwanted.set()
 
     def join(self, timeout_seconds: float) -> None:
@@ -154,6 +154,7 @@ class TrialOnNodes:
         self._complete(outcome)
 
     def _measured(self, spec: TrialSpec) -> TrialOutcome:
+        """Outcome of the trial: reserves its nodes, runs the ranks there, and merges their outcomes."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -178,6 +179,7 @@ class TrialOnNodes:
         return dataclasses.replace(joined(spec, outcomes), wall_seconds=time.monotonic() - begin)
 
     def _agent_on(self, group: Any, node: int) -> Any:
+        """Ray actor on one of the reserved nodes."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         custom = {name: amount for name, amount in self.request.items() if name not in RAY_OPTIONS}
@@ -222,7 +224,7 @@ class TrialOnNodes:
         return [outcome for node in sorted(told) for outcome in told[node]]
 
     def _answered(self, spec: TrialSpec, answer: Any) -> list[TrialOutcome | None]:
-        """Outcomes of the ranks of one node, from its actor's answer; all `LOST` if the node died."""
+        """Outcomes of one node's ranks, from the answer of its actor; all `LOST` if the node died."""
         import ray
         from ray.exceptions import RayError
 

@@ -120,6 +120,7 @@ def offers_in_words(nodes: Iterable[Node], request: Request) -> str:
 
 
 def _in_words(resources: Node, names: Iterable[str]) -> str:
+    """Text of the amounts of some resources, such as `1 CPU, 2 GPU of type A100`."""
     kinds = _accelerator_types(resources)
     of_type = f" of type {' or '.join(kinds)}" if kinds else ""
     words = []

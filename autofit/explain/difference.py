@@ -23,7 +23,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One reason why a layer summary and the simulated peak differ, such as `optimizer state`, in bytes.
+    """One reason for the difference between a layer summary and the simulated peak, in bytes.
 
     Attributes:
         name: the reason, as a short phrase.
@@ -38,7 +38,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Way from a layer summary's total bytes to the peaks of a simulated step, as a sum of terms.
+    """Sum of terms that leads from a layer summary's total bytes to the peaks of a simulated step.
 
     The summary and all `terms` add up to the allocated peak. With `unused_bytes` it is the reserved peak, and
     with `context_bytes` the device peak.
@@ -89,7 +89,7 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """Layer outputs in a summary, by whether their memory was counted before.
+    """Bytes of layer outputs in a summary, divided into first uses and repeats of an allocation.
 
     Attributes:
         first: bytes that the summary counts for each output with memory of its own, by the output's
@@ -141,6 +141,7 @@ class _Account:
         )
 
     def _what_is_not_there(self) -> Iterator[Term]:
+        """Yields the terms for bytes that the summary counts and that are not alive at the peak."""
         listed, summary = self._listed, self._summary
         yield Term(
             name="gradients of all outputs at once",
@@ -171,6 +172,7 @@ class _Account:
         )
 
     def _what_is_left_out(self) -> Iterator[Term]:
+        """Yields the terms for bytes alive at the peak that the summary does not count."""
         summary = self._summary
         by_category = collections.defaultdict[Category, list[int]](list)
         for number in self._alive:
@@ -225,6 +227,7 @@ class _Account:
 
 
 def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _Listed:
+    """Bytes of all layer outputs in a summary, divided into first uses and repeats of an allocation."""
     listed = _Listed()
     for row in rows:
         layer = row.layer
@@ -276,7 +279,7 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """Activations made in the forward pass of a step: allocation number by what identifies the activation.
+    """Activations that a step's forward pass made: number of the allocation by a key of the activation.
 
     A key has module, operator, shape, data type, and the count of earlier activations with these.
     """

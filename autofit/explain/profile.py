@@ -116,6 +116,7 @@ class Profile:
 
     @classmethod
     def _from_dict(cls, document: dict[str, Any]) -> Self:
+        """Profile from its parsed document; raises if values are missing or contradict each other."""
         # Profiles that were saved before times were predicted have none.
         document = {"timing": None, "time_note": _SAVED_WITHOUT_TIMES, **document}
         values = {each.name: document[each.name] for each in dataclasses.fields(cls)}
@@ -141,7 +142,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Reads a saved profile.
+    """Reads a saved profile from a file.
 
     Raises:
         ProfileError: the file cannot be read, or is no profile; the message names it.
@@ -159,6 +160,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _document(data: bytes) -> dict[str, Any]:
+    """Parsed document in a profile's gzipped JSON; raises `ProfileError` if it is none."""
     if not data.startswith(_GZIP):
         raise ProfileError(f"the file is not a profile, which is gzipped JSON: {_SAVE_AGAIN}")
     try:

@@ -166,6 +166,7 @@ def _is_within(layer: ListedLayer, branch: ListedLayer) -> bool:
 
 
 def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
+    """Layer summary of a model or branch, with a row for each call of a layer."""
     listed = [
         layer
         for layer in layers
@@ -184,7 +185,7 @@ def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
 
 
 def _unnamed(trace: Trace) -> ListedLayer:
-    """Record in place of the model's own call, for a model whose `forward` is never called as a whole.
+    """Record in place of the call of a model whose `forward` is never called, with the batch as inputs.
 
     Its inputs are the tensors of the batch.
     """

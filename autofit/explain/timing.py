@@ -138,7 +138,7 @@ class Timing:
         return max(0.0, 1.0 - self.device_share)
 
     def seconds_of(self, share: float) -> float | None:
-        """Likely seconds of a part of the step; None if the step's time is too uncertain to be given.
+        """Likely seconds of a share of the step; None if the step's time is too uncertain.
 
         Args:
             share: the part, as a share of the step's time.

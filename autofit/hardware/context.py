@@ -136,7 +136,7 @@ def context_interval(
 
 
 def _by_threads(architecture: str, name: str | None, loading: Loading) -> ContextInterval:
-    """Memory outside the allocator on a card, by a formula in the number of threads that fit on it.
+    """Memory outside the allocator on a card, by a formula in the number of threads that it can hold.
 
     CUDA reserves stacks for all threads that can be resident at once.
     """
@@ -166,7 +166,7 @@ def _by_threads(architecture: str, name: str | None, loading: Loading) -> Contex
 
 
 def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> ContextInterval:
-    """Memory outside the allocator on a card, by all observations on cards of its vendor.
+    """Memory outside the allocator on a card, from all observations on cards of its vendor.
 
     The low end is the least that was observed, the likely value the median, the high end a multiple of the
     most.
@@ -182,7 +182,7 @@ def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> Context
 
 
 def counted(vendor: Vendor, loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """Observations on a vendor's cards that count: with the given loading of kernels, and not left out."""
+    """Observations on a vendor's cards to compute with: those with the given kernel loading, not excluded."""
     return tuple(seen for seen in observations(vendor) if seen.loading == loading and not seen.left_out)
 
 

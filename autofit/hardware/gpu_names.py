@@ -98,7 +98,7 @@ def known_elsewhere(name: str) -> str | None:
 
 
 def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
-    """Whether `wanted` is the beginning of a name, up to the end of one of its words.
+    """Whether `wanted` is the beginning of a name, and ends where one of the name's words ends.
 
     Args:
         wanted: words without spaces between them.

@@ -270,6 +270,7 @@ def _devices(nvml: Any, card: Any) -> Iterator[Any]:
 
 
 def _local_gpu(nvml: Any, device: Any, card: Any, driver_version: str) -> LocalGpu:
+    """GPU of this machine as NVIDIA's driver describes it."""
     # Version 2 reports the driver's own part, which CUDA does not count. Drivers differ in whether `used`
     # includes that part, so used memory is what is neither reserved nor free.
     memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)

@@ -85,6 +85,8 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
+    """Starts, restarts and ends the jobs of a queue through a cluster's job server."""
+
     queue: JobQueue
     ray_jobs: RayJobs
     needs_slot: bool
@@ -156,7 +158,7 @@ class _Admission:
 
     @contextmanager
     def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
-        """Context manager with the place of a job's code.
+        """Context manager that yields the path or URI of a job's code; None if the nodes have the code.
 
         Returns:
             Path of a zip file, or the URI that nodes fetch the code from; None if the nodes have the code.

@@ -81,6 +81,7 @@ def _was_stopped(queue: JobQueue, job: JobRecord) -> bool:
 
 
 def _admit_next(queue: JobQueue, job: JobRecord, warn: Callable[[str], None]) -> None:
+    """Starts the next queued job on this cluster; a failure is only a warning."""
     address = os.environ.get(_CLUSTER_VARIABLE)
     if address is None:  # started by hand, outside a cluster
         return

@@ -125,7 +125,7 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
 
 
 def _content_of(trial: FrozenTrial, digest: str | None) -> bytes | None:
-    """Code package that a trial holds, as bytes; None if its digest differs or it cannot be read."""
+    """Code package stored in an Optuna trial, as bytes; None if its digest differs or it cannot be read."""
     try:
         package = base64.b64decode(trial.user_attrs[_CONTENT])
     except UNREADABLE:

@@ -156,7 +156,7 @@ class JobQueue:
         return self._key is not None
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
-        """Adds a job at the end of the queue.
+        """Adds a job at the end of the queue, unless a job with its id exists.
 
         Args:
             job_id: id of the job, which is equal for jobs with equal content.
@@ -170,6 +170,7 @@ class JobQueue:
         return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
 
     def _enqueue(self, job_id: str, spec: JobSpec, *, again: bool, mark: str) -> tuple[JobRecord, bool]:
+        """Adds a job unless one with its id or its `mark` exists; returns the job, and whether it is new."""
         while True:
             known = self._trials(create=True)
             for trial in known.values():
@@ -454,7 +455,7 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
-    """Stored attempt (start of a driver) of a job; if it cannot be read, its values are inferred.
+    """Attempt (start of a driver) of a job, read from the storage; inferred if it cannot be read.
 
     Args:
         number: number of the attempt, from 1.

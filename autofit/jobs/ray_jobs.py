@@ -167,7 +167,7 @@ def working_dir_files(folder: Path) -> list[Path]:
 
 
 class RefusedError(DispatchError):
-    """The job server refused a request."""
+    """Ray's job server refused a request."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -218,6 +218,7 @@ def _require_listener(address: str) -> None:
 
 
 def _client(address: str) -> Any:
+    """Client of Ray's job server with a time limit on requests."""
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):

@@ -38,7 +38,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """Place of a job's code: a package in the storage, or a URI that nodes fetch it from.
+    """Location of a job's code: a package in the storage, or a URI from which nodes fetch it.
 
     Attributes:
         digest: SHA-256 of the package; None for a URI.
@@ -70,7 +70,7 @@ class JobSpec:
 
 
 def packed(document: Mapping[str, Any]) -> str:
-    """Compressed JSON text of a document, as a reader of the queue holds those of all jobs."""
+    """Compressed JSON text of a job's answer, to save memory where a queue's answers are all loaded."""
     text = json.dumps(document, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
@@ -140,7 +140,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """Stored record of a job.
+    """Stored record of a job: an `autofit tune` on a Ray cluster, with its state and answer.
 
     A job is one `autofit tune` on a Ray cluster; its driver is the process that runs it there and gives the
     answer. The answer is kept compressed, since a list of all jobs with their answers would be large.

@@ -90,6 +90,7 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
 
 
 def _located(settings: TuneSettings, working_dir: str | None) -> Code:
+    """Reference by which the driver finds the workload; raises `UsageError` for what jobs cannot run."""
     if settings.script is not None:
         raise UsageError(
             "a script cannot be submitted as a job: run `autofit tune --script … --address ADDRESS`, or give "

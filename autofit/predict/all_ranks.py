@@ -13,7 +13,7 @@ MOST_KINDS = 8  # most kinds of ranks that are traced; each takes as long as tra
 
 
 def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
-    """Groups of ranks to trace; the ranks of a group need equal memory.
+    """Groups of ranks that are to be traced, one rank of each, as its ranks need equal memory.
 
     All groups are traced if there are at most `MOST_KINDS`, else evenly spread ones with the first and the
     last.

@@ -131,7 +131,7 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Name of the group of cards whose prediction errors are taken together.
+    """Name of the group of cards, such as `hopper`, for which prediction errors are kept together.
 
     It is a generation, such as `hopper`, or all cards of a vendor with few measurements.
 
@@ -148,7 +148,7 @@ def generation(name: str) -> str:
 
 
 def cards_of(model_class: ModelClass, name: str) -> str:
-    """Name of the cards whose past prediction errors apply to a class of models on a card.
+    """Name of the group of cards whose past prediction errors apply to a model class on a card.
 
     It is the card's `generation`, or `any` for models without convolutions, whose errors do not depend on the
     card (except on cards of a vendor that are all taken together).

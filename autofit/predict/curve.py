@@ -158,7 +158,7 @@ class PredictedCurve:
 
     @at_worst_rank
     def spans(self, batch_size: int) -> PeakEstimate:
-        """Peaks at a batch size with low and high ends that come from uncertain sizes alone.
+        """Peaks at a batch size, with low and high ends due to uncertain sizes such as workspaces alone.
 
         Such are convolution workspaces. The widening by past errors of predictions is not included.
         """
@@ -657,7 +657,7 @@ class PredictedCurve:
         return self._curve.trace.identity
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """Traced step at a batch size on the card.
+        """Traced step at a batch size on the curve's card.
 
         Args:
             level: value of the peak that is wanted. For the high end and the worst case, sizes that depend on

@@ -13,7 +13,7 @@ _NUM_LARGEST = 8
 
 
 def breakdown(by_category: dict[Category, int]) -> Breakdown:
-    """Bytes alive at the allocated peak by what they hold, from their sums by category."""
+    """Bytes alive at the allocated peak by purpose, from their sums by category."""
     return Breakdown(
         parameters=by_category[Category.PARAMETER],
         gradients=by_category[Category.GRADIENT],

@@ -17,7 +17,7 @@ UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:
-    """Raises the error that ends the command, if a trial's outcome says nothing about memory.
+    """Raises an error that ends the command, if a trial failed and so says nothing about memory.
 
     A trial is one run or prediction of a configuration. For other outcomes it returns.
 

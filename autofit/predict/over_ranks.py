@@ -59,7 +59,7 @@ def worst(verdicts: Iterator[Verdict]) -> Verdict:
 
 
 def shortest(sequences: Iterator[_Sized]) -> _Sized:
-    """Shortest of the ranks' sequences."""
+    """Shortest of the sequences that the ranks have."""
     return min(sequences, key=len)
 
 

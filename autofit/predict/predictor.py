@@ -111,7 +111,7 @@ class Predictor:
         )
 
     def _follow(self, setup: Setup, traces: Traces) -> None:
-        """Makes this predictor one of another rank or setup; what it has computed is dropped."""
+        """Gives this predictor another setup and other traces, as for another rank; drops all results."""
         self._setup = setup
         self.traces = traces
         self._steps = StepCurves(traces, setup)
@@ -345,6 +345,7 @@ class Predictor:
         at_most: PeakCurve | None = None,
         sharpens: bool = True,
     ) -> PredictedCurve:
+        """Predicted peaks of a knob setting on a card, from the curve of its step."""
         trace = curve.trace
         if trace.shares_as_script:  # the traced script has shown its process groups
             card = card.among(trace.groups, trace.num_ranks)
@@ -391,7 +392,7 @@ class Predictor:
         return tuple(found)
 
     def _at_most(self) -> StepCurves:
-        """Curves of the workload with masks that select as many elements as possible."""
+        """Curves of the workload's steps if masks select as many elements as possible."""
         if self._largest is None:
             self._largest = StepCurves(self.traces.selecting_all(), self._setup)
         return self._largest

@@ -36,7 +36,7 @@ class RiskLevel:
         self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}
 
     def of(self, risk: Risk) -> Self:
-        """Copy for another risk; it shares what was computed for runs whose batches differ in length."""
+        """Copy for another risk; it shares results on runs whose batches differ in length."""
         other = copy.copy(self)
         other.risk = risk
         return other

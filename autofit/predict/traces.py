@@ -24,7 +24,7 @@ from autofit_workers.spec.trace import BatchSource, Trace
 
 
 class Traces:
-    """Makes traces of one workload on demand, and tells what they show about the workload.
+    """Makes traces of one workload on demand, and answers questions about the workload from them.
 
     A trace lists the allocations and frees of a step. Knob settings that differ only in the convolution
     algorithm share their traces: it decides only about scratch memory, which is added later. On the CPU they
@@ -201,15 +201,15 @@ class Traces:
         return trace.batch_size
 
     def selecting_all(self) -> Traces:
-        """Traces of the workload in which masks select as many elements as possible."""
+        """Object that makes the traces of the workload with masks that select as much as possible."""
         return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
 
     def of_rank(self, rank: int) -> Traces:
-        """Traces of another rank of the workload."""
+        """Object that makes the traces of another rank of the workload."""
         return self._like(self._workload, dataclasses.replace(self._setup, rank=rank))
 
     def among(self, setup: Setup) -> Traces:
-        """Traces of the workload in another setup (mode, ranks, kind of batches)."""
+        """Object that makes the traces of the workload in another setup (mode, ranks, kind of batches)."""
         return self._like(self._workload, setup)
 
     def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
@@ -231,7 +231,7 @@ class Traces:
 
     @property
     def any(self) -> Trace | None:
-        """Any one trace; None if none has been made yet."""
+        """Any trace of the workload; None if none has been made yet."""
         return next(iter(self._traces.values()), None)
 
     @property

@@ -15,7 +15,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def why_unpredictable(knobs: Knobs, trace: Trace, card: Card) -> str | None:
-    """Reason why a step cannot be predicted on a card, and what to do instead; None if it can."""
+    """Reason why a step cannot be predicted on a card, with the next step for the user; None if it can."""
     facts = Architecture.of(card.architecture).vendor.facts
     if facts.predicts_every_step:
         return None

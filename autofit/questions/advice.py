@@ -258,7 +258,7 @@ class Adviser:
     def _other_ways(
         self, promising: Sequence[Candidate], found: Changes, card: Card, limit_bytes: int
     ) -> list[Changes]:
-        """Other combinations that fit, at most one for each knob that `found` does not change."""
+        """Other combinations of changes that fit, at most one for each knob that `found` leaves alone."""
         ways: dict[str, Changes] = {}
         num_tried: Counter[str] = Counter()
         taken = {lever.name for lever in found}
@@ -272,7 +272,7 @@ class Adviser:
         return list(ways.values())
 
     def _on_two_cards(self, base_bytes: int) -> Combination | None:
-        """Way to fit the step on two cards, with at most one change that slows it; None if there is none.
+        """Changes that fit the step on two cards, with at most one that slows it; None if none do.
 
         Args:
             base_bytes: reserved peak of the unchanged step on one card.

@@ -264,7 +264,7 @@ def _timed(
     settings: TuneSettings,
     prices: Mapping[str, float],
 ) -> dict[Gpu, CardFit]:
-    """Results by card, completed by the predicted step time and what the samples cost.
+    """Results by card, completed by the predicted step time and the price of samples.
 
     Args:
         prices: price of an hour of each card, by the card's key.
@@ -282,6 +282,7 @@ def _timed(
     cheapest = min((costs[gpu] for gpu in fitting if gpu in costs), default=None)
 
     def timed(gpu: Gpu) -> CardFit:
+        """Result for a card, completed by its step time and prices."""
         fit, time = dataclasses.replace(fits[gpu], price=prices.get(gpu.key)), times.get(gpu)
         if time is None:
             return fit
@@ -398,7 +399,7 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
 
 
 def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> tuple[int, int]:
-    """Bytes that a process holds outside the allocator on a card, and bytes left for the allocator.
+    """Pair of sizes in bytes on a card: memory outside the allocator, and memory left for the allocator.
 
     Args:
         estimate: prediction of a script, which names the process groups that the script creates; NCCL's

@@ -106,7 +106,7 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Adds to `taken` one change after the other, each the one that saves most, until the step fits.
+        """Changes in `taken` with further changes added, each the one that saves most, until the step fits.
 
         The result does not fit if no further change lowers the peak.
 

@@ -103,6 +103,7 @@ class ForwardPass:
 
 
 def _rows(trace: Trace) -> Iterable[TensorRow]:
+    """Yields a row for each tensor of a trace, with the tensor whose storage it shares, if any."""
     owners: dict[int, str] = {}
     for tensor in trace.tensors:
         owner = owners.setdefault(tensor.storage, tensor.name)

@@ -191,6 +191,7 @@ def _on_card(predictor: Predictor, trace: Trace, card: Card, names: tuple[str, .
 
 
 def _on_host(host: Predictor, trace: Trace) -> _Taken:
+    """Function that returns the workspace of an algorithm in a layer on the CPU, traced on demand."""
     calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
     known: dict[str, dict[str, Workspace]] = {}
 

@@ -60,6 +60,7 @@ def examine(
 
 
 def _packages() -> Iterator[Check]:
+    """Checks Python, and whether the packages that autofit requires are installed in fitting versions."""
     yield Check(name="python", status="ok", detail=platform.python_version())
     for text in importlib.metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
@@ -104,6 +105,7 @@ def _boundary(result: SelfTest) -> Check:
 
 
 def _judged(result: SelfTest) -> Check:
+    """Checks whether predictions work with the installed PyTorch, by the result of the self-test."""
     if result.findings:
         return Check(
             name="prediction",

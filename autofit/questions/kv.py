@@ -228,6 +228,7 @@ def _release(engine: Engine, wanted: str | None) -> str:
 
 
 def _require_sane(question: KvQuestion, engine: Engine) -> None:
+    """Raises `UsageError` for server options that the engine does not take."""
     utilization = question.gpu_memory_utilization
     if utilization is not None and not 0 < utilization <= 1:
         raise UsageError(
@@ -253,6 +254,7 @@ def _require_sane(question: KvQuestion, engine: Engine) -> None:
 
 
 def _require_divisible(architecture: Architecture, question: KvQuestion) -> None:
+    """Raises `UsageError` if the ranks of tensor parallelism cannot divide the model's heads or sizes."""
     ranks, heads, of_keys = question.tensor_parallel, architecture.num_heads, architecture.num_kv_heads
     if heads % ranks:
         fitting = [str(number) for number in range(1, heads + 1) if heads % number == 0 and number <= 64]
@@ -280,6 +282,7 @@ def _require_divisible(architecture: Architecture, question: KvQuestion) -> None
 
 
 def _options(question: KvQuestion, dtype: str) -> Options:
+    """Options of the server as its engine's rules take them."""
     return Options(
         gpu=question.gpu,
         num_ranks=question.tensor_parallel,
@@ -296,6 +299,7 @@ def _options(question: KvQuestion, dtype: str) -> Options:
 
 
 def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, sizing: Sizing) -> KvCache:
+    """Answer on the KV cache, from the sizes that the engine's rules give."""
     question = server.question
     pool, options = sizing.pool, sizing.options
     least, most = sizing.pools

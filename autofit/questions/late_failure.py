@@ -130,6 +130,7 @@ def _step(lengths: BatchLengths) -> int:
 
 
 def _failure(lengths: BatchLengths, batch_size: int, longest: int | None, batching: Batching) -> LateFailure:
+    """Risk of a batch size: how likely, and after how many batches, an epoch has one that does not fit."""
     num_batches = math.ceil(lengths.num_samples / batch_size)
     limit = 0 if longest is None else longest
 

@@ -108,7 +108,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer cannot save state memory in place of the used one; empty if it can."""
+    """Reason why another optimizer has no smaller states than the one in use; empty if it may have."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
@@ -160,6 +160,7 @@ def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] 
 
 
 def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lever:
+    """Lever that sets one knob to a value, with its command-line options and side effect."""
     changed = dataclasses.replace(knobs, **changes)
     return Lever(
         name=knob.name,
@@ -253,6 +254,7 @@ def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
 
 
 def _effect(knob: Knob, before: Any, value: Any) -> Effect:
+    """Side effect of changing a knob from one value to another."""
     match knob.name:
         case "precision":
             return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC

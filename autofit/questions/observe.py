@@ -251,6 +251,7 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
 
 
 def _measured(text: str) -> list[MeasuredPeak]:
+    """Measured peaks on a card, from the text of a `tune --json` document or of recorded rows."""
     try:
         document = parse_json(text)
     except ValueError:
@@ -272,6 +273,7 @@ def _measured(text: str) -> list[MeasuredPeak]:
 
 
 def _of_rows(rows: Iterable[dict[str, Any]]) -> list[MeasuredPeak]:
+    """Measured peaks of the rows that are trials which fit on a card."""
     found = []
     for row in rows:
         if row["schema"] != GROUND_TRUTH_SCHEMA:

@@ -36,6 +36,7 @@ class SummarizedEstimate:
 
 
 def _part(part: SummaryPart) -> dict[str, Any]:
+    """Part of a summary as a dictionary of JSON's types."""
     return {
         "name": part.name,
         "module_type": part.module_type,

@@ -70,7 +70,7 @@ class TriedChanges:
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """Copy for a step shared by the ranks of `setup`; it keeps the time that is left.
+        """Copy for a step that the ranks of `setup` share, with the time limit that is left.
 
         Args:
             batch_size: batch size of one rank.
@@ -89,7 +89,7 @@ class TriedChanges:
         return other
 
     def end_soon(self) -> None:
-        """Allows at most as much more time as was used so far, but four seconds in any case."""
+        """Shortens the time limit to as much more time as was used so far, but at least four seconds."""
         now = self._clock()
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 

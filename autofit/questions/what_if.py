@@ -48,6 +48,7 @@ class LeverResult:
         return bool(self.saved_bytes or self.saved_allocated_bytes)
 
     def to_dict(self) -> dict[str, Any]:
+        """Result as a dictionary of JSON's types; fields of the prediction are None without one."""
         estimate = self.estimate
         peaks = {} if estimate is None else {name: getattr(estimate, name) for name in BYTES_OF_ESTIMATE}
         return {

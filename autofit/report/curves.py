@@ -143,6 +143,7 @@ def _line(
     largest_batch: int | None = None,
     first_failing_batch: int | None = None,
 ) -> CurveLine:
+    """Line of a figure: the peaks of a curve at given batch sizes."""
     sizes = tuple(sizes)
     return CurveLine(
         label=label,

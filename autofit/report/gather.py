@@ -209,7 +209,7 @@ def _memory_of(profile: Profile, at: str, notes: tuple[str, ...]) -> Iterator[Se
 def _placed(
     sections: Iterable[Section], boundary: Iterable[Section], step: Iterable[Section]
 ) -> Iterator[Section]:
-    """Yields the sections of a page in order: largest batches, curves, rest of the answer, the step, notes.
+    """Yields the sections of a page in order: largest batches, curves, other answers, the step, notes.
 
     Args:
         sections: sections of the answer; those whose content the page shows elsewhere are left out.
@@ -292,6 +292,7 @@ def _card(result: TuneResult) -> Card:
 
 
 def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
+    """Yields the facts at the head of a search's report, such as model, batch size and settings."""
     best, budget, estimate = result.chosen, result.budget, result.estimate_of_chosen
     if estimate is not None:
         yield from _model(estimate.model_class, estimate.num_parameters)
@@ -321,7 +322,7 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
 
 
 def _model(model_class: str | None, num_parameters: int | None) -> Iterator[Fact]:
-    """Yields the class and number of parameters of the model, for the head of a report.
+    """Yields facts for a report's head: class of the model and its number of parameters.
 
     Yields nothing if either is None, as for a script, which builds the model itself.
     """

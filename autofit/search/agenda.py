@@ -125,7 +125,7 @@ class Agenda:
         return batch_size >= self.largest_fitting and self.boundaries[knobs].may_be_last(batch_size)
 
     def _steps(self) -> Iterator[Step]:
-        """Yields trials that have no outcome yet, running or not; the verifying one if no other is left."""
+        """Yields timing trials without an outcome, running or not; if there are none, the verifying trial."""
         rates = list(self._rates()) if self.goal.objective is Objective.THROUGHPUT else []
         yield from rates
         best = best_of(self.known, self.boundaries, self.goal.objective)

@@ -129,7 +129,7 @@ def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int
 
 
 def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
-    """Last rank from `first` to `last` that fits; `first - 1` if none fits.
+    """Largest rank from `first` to `last` whose batch size fits; `first - 1` if none does.
 
     It scans from `last` downwards, as `largest_fitting_batch` says.
 
@@ -272,7 +272,7 @@ class Boundary:
         return self._ranks.size(rank) if is_open and (estimate is None or estimate < rank) else None
 
     def fails_just_beyond(self, batch_size: int) -> int | None:
-        """Smallest size known to fail, if it is the size after `batch_size` or smaller; else None."""
+        """Smallest size known to fail, if it is at most the size after `batch_size`; else None."""
         failing = min(self._failing(), default=None)
         is_next = failing is not None and failing <= self._ranks.of(batch_size) + 1
         return self.first_failing if is_next else None
@@ -357,6 +357,7 @@ class Boundary:
         return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
 
     def _choose(self) -> int:
+        """Size to try next: the estimate, its neighbour, or one away from the sizes that run now."""
         low, high = self._bracket()
         estimate = self._estimate() if len(self._fits) < _NUM_GUIDED_TRIALS else None
         taken = sorted(size for size in self._in_flight if low < size < high)

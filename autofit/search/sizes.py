@@ -48,7 +48,7 @@ class Ranks:
         return size if self._sizes is None else bisect.bisect_right(self._sizes, size)
 
     def size(self, rank: int) -> int:
-        """Batch size with a given rank."""
+        """Batch size that has the given rank in the numbering."""
         return rank if self._sizes is None else self._sizes[rank - 1]
 
     def at_most(self, size: int) -> int:

@@ -29,7 +29,7 @@ class Admitting:
         self._failure: str | None = None
 
     def run(self) -> None:
-        """Starts the queued jobs that there is room for.
+        """Starts as many queued jobs as the cluster has room for.
 
         If the cluster or the storage does not answer, this is logged and not raised.
 

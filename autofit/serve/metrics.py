@@ -189,6 +189,7 @@ class Metrics:
         self._series.workers.labels("idle").set(sum(w.num_idle for w in self._workers.values()))
 
     def _show_found(self, search: _Search, moved: BoundaryMoved) -> None:
+        """Sets the gauges of a search's best batch, of its peaks and of its use of the budget."""
         search.found[moved.knobs] = moved
         algo = moved.knobs.conv_algo
         same_algo = (found for knobs, found in search.found.items() if knobs.conv_algo == algo)
@@ -210,7 +211,7 @@ class Metrics:
                 self._series.peak.labels(search.workload, kind, best.evidence).set(num_bytes)
 
     def _newest(self, workload: str) -> _Search:
-        """Search of a workload that began last, whatever its GPU."""
+        """Search that began last for a workload, whatever its GPU."""
         return max(
             (search for search in self._searches.values() if search.workload == workload),
             key=lambda search: search.started_seconds,
@@ -322,6 +323,7 @@ class _Series:
         ).labels(importlib.metadata.version(DISTRIBUTION), platform.python_version()).set(1)
 
     def _begin_with_zeros(self) -> None:
+        """Creates the series of all labels that are known in advance."""
         for probe in Probe:
             self.duration.labels(probe)
             self.ooms.labels(probe)

@@ -131,6 +131,7 @@ class StorageReader:
         return self._storage
 
     def _read(self, storage: Storage) -> None:
+        """Reads the studies that are due, and the jobs, and emits events for what is new."""
         backend = storage.backend
         with storage.guard():
             attributes, answers = self._list(backend, storage.where)
@@ -151,7 +152,7 @@ class StorageReader:
         self._num_reads += 1
 
     def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Studies of the storage that matter: those of searches and of the job queue, and stored answers.
+        """Studies in the storage: those of searches and of the job queue, and those that hold answers.
 
         Returns:
             Two values: the attributes of the former by name, and the ids of the studies that hold answers by
@@ -220,6 +221,7 @@ class StorageReader:
             del self._changed_at[name]
 
     def _read_jobs(self) -> None:
+        """Emits the numbers of jobs by state; logs jobs and answers that cannot be read."""
         assert self._jobs is not None
         jobs = self._jobs.records()
         self._emit(JobsCounted(by_state=collections.Counter(job.state.value for job in jobs)))
@@ -259,7 +261,7 @@ class StorageReader:
         self._say(left_aside)
 
     def _say(self, left_aside: Unreadable) -> None:
-        """Logs an unreadable record the first time that it is found."""
+        """Logs an unreadable record when it is found for the first time."""
         if str(left_aside) not in self._said:
             self._said.add(str(left_aside))
             self._log(str(left_aside))
@@ -309,6 +311,7 @@ class DirectoryReader:
             journal.close()
 
     def _read(self, path: Path, reader: StorageReader) -> None:
+        """Reads one journal; one that cannot be read is logged once and counted."""
         try:
             reader.read()
         except StorageError as error:

@@ -136,6 +136,7 @@ def _bounded(
     max_connections: int,
     request_seconds: float,
 ) -> web.Server:
+    """Server that limits the number and duration of connections, and logs their errors seldom."""
     from aiohttp import web
 
     log = logging.getLogger(f"{__name__}.connections")
@@ -196,6 +197,7 @@ def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitabl
 def _answering(
     registry: CollectorRegistry, checks: Mapping[str, Check]
 ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+    """Handler of HTTP requests: metrics, health checks, and 404 for other paths."""
     from aiohttp import web
 
     metrics = _shared(registry)

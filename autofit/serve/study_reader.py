@@ -189,6 +189,7 @@ class StudyReader:
         self.announce()
 
     def _take(self, trial: FrozenTrial) -> None:
+        """Takes a trial into the state of the search, and emits events if it has ended."""
         require_whole(trial.user_attrs)
         configuration = self._ledger.configuration(trial)
         if configuration is None:

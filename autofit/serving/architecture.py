@@ -32,7 +32,7 @@ _STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_
 
 
 class LayerKind(StrEnum):
-    """Kind of a layer by what it keeps: all tokens, recent tokens, another sequence, or a state."""
+    """Kind of a layer by what it caches: all tokens, recent tokens, another sequence, or a state."""
 
     FULL = "full attention"
     SLIDING = "sliding window"
@@ -43,7 +43,7 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Size of what one layer of a model keeps for later tokens: keys and values, or a state.
+    """Size of the cache that one layer of a model keeps for later tokens: keys and values, or a state.
 
     Attributes:
         num_kv_heads: number of heads of keys and values; 1 for latent attention (MLA), whose cache each rank
@@ -181,6 +181,7 @@ def _layer(
     num_heads: int,
     head_size: int,
 ) -> Layer:
+    """Layer of a model, with its kind of cache, recognized by the names and shapes of its parameters."""
     for name, parameter in parameters.items():
         if name.endswith(_STATE):
             return _with_state(parameter, parameters, config)

@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Amount of memory that is known within bounds: low, likely and high bytes.
+    """Amount of memory with low, likely and high bytes.
 
     Attributes:
         parts: likely bytes of each part that it consists of, by name.
@@ -66,7 +66,7 @@ class Spans:
 
     @classmethod
     def of(cls, parts: Mapping[str, ContextInterval]) -> Spans:
-        """Sum of the parts of an amount of memory; parts that are always 0 are left out."""
+        """Amount of memory that is the sum of given parts; parts that are always 0 are left out."""
         kept = {name: each for name, each in parts.items() if each.high_bytes}
         return cls(
             low_bytes=sum(each.low_bytes for each in kept.values()),
@@ -104,7 +104,7 @@ class Sizing:
 
     @property
     def left_bytes(self) -> int:
-        """Likely bytes left for the KV cache; negative if the other parts exceed the usable memory."""
+        """Likely bytes that remain for the KV cache; negative if other memory exceeds the usable memory."""
         return self._left(self.outside.likely_bytes + self.graphs.likely_bytes)
 
     @property

@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def num_tokens(self) -> int:
-        """Number of cached tokens that the engine reports: as if all groups kept every token."""
+        """Number of cached tokens as the engine reports it, assuming that all groups keep every token."""
         return self.num_blocks // len(self.groups) * self.block_size if self.groups else 0
 
     def blocks_of(self, length: int) -> int:
@@ -181,7 +181,7 @@ def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence
 def _rule(
     layer: Layer, block_size: int, num_batched_tokens: int, num_encoder_tokens: int
 ) -> Callable[[int], int]:
-    """Makes the function that returns how many blocks a layer takes for a sequence of given length.
+    """Makes the function from a sequence's length to the number of blocks that a layer takes for it.
 
     Source: vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind.
     """

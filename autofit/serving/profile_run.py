@@ -120,7 +120,7 @@ def _cublas_bytes(one: Pass) -> int:
 
 
 def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
-    """Allocates a layer's output, which all ranks sum up, and which replaces the layer's input."""
+    """Records on `tape` a layer's output, which all ranks sum up, and which replaces the layer's input."""
     if one.keeps_reduced and one.num_ranks > 1:
         tape.keep(num_bytes)
     else:
@@ -131,6 +131,7 @@ def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
 def _attention(
     tape: Tape, one: Pass, layer: Layer, parameters: Mapping[str, Parameter], of_tokens: int
 ) -> None:
+    """Records on `tape` the memory of a layer's attention in the engine's profiling pass."""
     tokens, size = one.num_tokens, one.element_bytes
     if layer.kind is LayerKind.STATE:
         # The input projection, its convolution, and the output of the scan.
@@ -173,6 +174,7 @@ def _mlp(tape: Tape, one: Pass, parameters: Mapping[str, Parameter], of_tokens: 
 
 
 def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: int) -> None:
+    """Records on `tape` the memory of a dense feed-forward layer in the engine's profiling pass."""
     down = next((modules[name] for name in _DOWN if name in modules), None)
     if down is None:
         return
@@ -190,7 +192,7 @@ def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: i
 
 
 def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
-    """Allocates what the experts of a mixture of experts need: a row for each token and expert it is sent to.
+    """Records on `tape` the memory of a layer's experts: a row for each token and expert that gets it.
 
     The first and the last matrix product share a buffer; the activation between them has its own. Source:
     vllm/model_executor/layers/fused_moe/.

@@ -95,6 +95,7 @@ def _by_memory(total_mib: float, num_ranks: int) -> tuple[int, int]:
 
 
 def _pool(architecture: Architecture, options: Options, left_bytes: int) -> Pool:
+    """KV cache in the given bytes, as SGLang divides it between full and sliding-window layers."""
     assert options.block_size is not None
     layers, ranks, element = architecture.kept, options.num_ranks, options.kv_element_bytes
     windowed = [layer for layer in layers if layer.kind is LayerKind.SLIDING]

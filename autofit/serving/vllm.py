@@ -114,6 +114,7 @@ _RULES = {
 
 
 def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
+    """Divides a card's memory into weights, activations and KV cache by the rules of one release of vLLM."""
     options = _filled(rules, architecture, given)
     assert options.max_num_batched_tokens is not None
     assert options.max_num_seqs is not None
@@ -161,7 +162,7 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 
 
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
-    """Copy of a server's options, with those that are not given set to vLLM's defaults.
+    """Copy of a server's options, with vLLM's defaults for options that were not given.
 
     Source: arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`.
     """
@@ -187,6 +188,7 @@ def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options
 
 
 def _pool(rules: Rules, architecture: Architecture, options: Options, left_bytes: int) -> Pool:
+    """KV cache in the given bytes, with one group of blocks or one for each kind of layer."""
     assert options.block_size is not None
     assert options.max_num_batched_tokens is not None
     kinds = {layer.kind for layer in architecture.kept}
@@ -242,6 +244,7 @@ def _num_captured(largest: int) -> int:
 
 
 def _notes(rules: Rules, architecture: Architecture) -> tuple[str, ...]:
+    """Sentences on memory that a release of vLLM does not count, and on what was assumed."""
     notes = []
     if not rules.counts_graphs:
         notes.append(

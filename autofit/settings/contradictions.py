@@ -162,7 +162,7 @@ def _require_sizes(settings: DeclaredSettings) -> None:
 
 
 def _at_odds_with_found_sizes(settings: DeclaredSettings) -> str | None:
-    """Name of a given option that excludes a search for the largest sample; None if there is none."""
+    """Name of a given option that excludes a search for the largest sample; None without one."""
     return (
         "--search seq-len=…" if "seq_len" in dict(settings.searched)
         else "--script" if settings.script is not None

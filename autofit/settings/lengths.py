@@ -109,7 +109,7 @@ class BatchLengths:
         )
 
     def of(self, kind: str, batch_size: int) -> int:
-        """Padded length of a batch, as `make_batch` needs it for the `kind` that it is given.
+        """Padded length of a batch of the given `kind`, typical or worst, for use in a `make_batch`.
 
         Args:
             kind: `"worst"` for a batch with the longest sample, `"typical"` for the average batch.

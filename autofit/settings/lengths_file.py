@@ -105,6 +105,7 @@ def _cell(row: Any, column: str, path: Path) -> Any:
 
 
 def _of_parquet(path: Path, column: str) -> Iterable[Any]:
+    """Values of a column of a Parquet file; raises `ValueError` if the file has none."""
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:

@@ -83,6 +83,7 @@ def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ..
 
 
 def _parallels(form: str, num_ranks: int | None) -> Iterator[Parallel]:
+    """Yields the parallelisms that a form stands for: one with numbers, or all splits of the ranks."""
     if ":" in form:
         parallel = Parallel.parse(_with_commas(form))
         if num_ranks not in (None, parallel.num_ranks):

@@ -95,7 +95,7 @@ def resolve_one_configuration(
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """Settings made from parsed values.
+    """`TuneSettings` made from parsed option values.
 
     Args:
         fields: values by the field that they set; a field within `knobs` or `setup` has that prefix, as in
@@ -131,7 +131,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Checks that no knob (precision, optimizer, …) is both given one value and searched over several.
+    """Checks that no knob is both given a single value and searched over several.
 
     Args:
         chosen: raw and parsed value of each option in effect.
@@ -211,7 +211,7 @@ def _chosen(
 
 
 def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
-    """Options to ignore in later sources, as options of earlier sources exclude them.
+    """Names of the options to ignore in later sources, because earlier ones exclude them.
 
     Args:
         chosen: raw and parsed value of each option of the earlier sources.
@@ -258,7 +258,7 @@ def _read(option: str, raw: Any, label: str) -> Any:
 
 
 def _said(call: Mapping[str, object]) -> dict[str, object]:
-    """Options of a call that have a value; those that are None or an empty tuple are left out."""
+    """Options of a call that have a value, without those that are None or an empty tuple."""
     return {name: value for name, value in call.items() if value is not None and value != ()}
 
 
@@ -279,6 +279,7 @@ def _given_in_environment(env: Mapping[str, str]) -> _Given:
 
 
 def _given_in_file(file: Path | None) -> _Given:
+    """Settings given in a TOML file, by option; raises `UsageError` if the file is malformed."""
     if file is None:
         return {}
     try:

@@ -230,6 +230,7 @@ def _cpu(settings: TuneSettings) -> Target:
 def _cuda_probe(
     settings: TuneSettings, *, has_local_gpu: bool, reachable: Callable[[], Devices]
 ) -> Probe | None:
+    """Probe `cuda` if trials are to run on cards, else None; raises `DispatchError` if cards are missing."""
     is_wanted = settings.probe == "measure" or settings.device == GPU_KIND
     num_ranks = settings.setup.num_ranks
     if settings.probe == "predict":

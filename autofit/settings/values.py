@@ -30,14 +30,14 @@ ALL_CARDS = "all"
 
 
 def text(value: Any) -> str:
-    """Text of an option without surrounding spaces; raises `ValueError` if nothing is left."""
+    """Value of a text option without surrounding spaces; raises `ValueError` for an empty text."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected some text, got {value!r}")
     return value.strip()
 
 
 def one_of(words: tuple[str, ...]) -> Read:
-    """Parser that accepts one of several words.
+    """Parser that accepts one of several words, and raises `ValueError` for any other value.
 
     For another value it raises `ValueError`, whose message suggests similar words.
     """
@@ -45,7 +45,7 @@ def one_of(words: tuple[str, ...]) -> Read:
 
 
 def _hinting(read: Read, words: tuple[str, ...]) -> Read:
-    """Parser that works as `read` does, and adds a suggestion of similar words to its error messages.
+    """Parser that calls `read`, and adds a suggestion of similar words to its error messages.
 
     Args:
         read: parser to call.
@@ -107,7 +107,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def nonzero_share(value: Any) -> float:
-    """Share from 0 to 1, parsed from a text such as `nonzero=0.5`: what part of a mask is assumed to be true.
+    """Share from 0 to 1 of a mask that is assumed to be true, parsed from a text such as `nonzero=0.5`.
 
     Raises:
         ValueError: the value has another form.
@@ -307,7 +307,7 @@ def batching(value: Any) -> Batching:
 
 
 def maximized(value: Any) -> Maximized:
-    """`Maximized` (what a search makes as large as fits) parsed from its name."""
+    """`Maximized` (quantity that a search maximizes) parsed from its name."""
     return Maximized(one_of(tuple(Maximized))(value))
 
 

@@ -51,7 +51,7 @@ class OlderError(UnreadableError):
 
 
 class DamagedError(UnreadableError):
-    """Raised for a stored record that is corrupt."""
+    """Raised for a stored record whose content is corrupt."""
 
     def __init__(self, what: object = "") -> None:
         reason = " ".join(str(what).split())[:_LONGEST_REASON]

@@ -47,6 +47,7 @@ class Findings:
     def _found(
         self, knobs: Knobs, boundary: Boundary, known: Mapping[Configuration, TrialOutcome]
     ) -> BoundaryMoved | None:
+        """Event for a knob setting's largest batch as it is known now; None if nothing is known."""
         largest, failing = boundary.largest_fitting, boundary.first_failing
         if largest is not None:
             fits = known[knobs, largest]

@@ -132,7 +132,7 @@ def _require_sound(operation: Any) -> None:
 
 
 def _by_fields(fields: Iterable[str]) -> int | None:
-    """Code of the journal operation that has the given fields; None if no operation has them."""
+    """Code of the journal operation with exactly the given fields; None if there is none."""
     names = set(fields)
     return next((code for needed, code in _BY_FIELDS if needed <= names), None)
 
@@ -146,7 +146,7 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 def _created(fields: dict[str, Any]) -> dict[str, Any]:
-    """Operation that creates a trial, rebuilt from the fields that are left of a damaged one.
+    """Operation that creates a trial, rebuilt from the readable fields of a damaged journal line.
 
     If the trial's state is lost, it is created as failed.
     """
@@ -224,7 +224,7 @@ def _require_journal(path: Path) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cuts off a last line that a full disk or a kill left unfinished.
+    """Cuts off the last line of a journal if a full disk or a kill left it unfinished.
 
     Optuna would append to the unfinished line, and could read nothing after it.
     """

@@ -129,7 +129,7 @@ class Ledger:
     def finish(
         self, number: int, configuration: Configuration, outcome: TrialOutcome | None, *, num_steps: int
     ) -> None:
-        """Records that a trial has ended, with its outcome; None if it was given up without an outcome.
+        """Records that a trial has ended, with its outcome, or None if it was given up.
 
         Args:
             num_steps: number of training steps that the trial was asked to run.
@@ -178,7 +178,7 @@ class Ledger:
         return changed
 
     def agenda(self, goal: Goal) -> Agenda:
-        """Trials that are left to make for a goal: an objective, and the steps of trials."""
+        """Trials that are left to run for a goal (objective, and number of steps of trials)."""
         return Agenda(
             goal=goal,
             boundaries=self.boundaries,
@@ -207,7 +207,7 @@ class Ledger:
         return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
-        """Takes a trial's outcome into the state.
+        """Updates the state of the search with a trial's outcome.
 
         Of several outcomes of a configuration the latest counts, but one that did not fit takes precedence.
 
@@ -243,7 +243,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Updates all that depends on a knob setting's largest batch, also which settings need trials."""
+        """Updates all state that depends on a knob setting's largest batch, and on which need trials."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)

@@ -62,6 +62,7 @@ class Owner:
     def this_process(
         cls, *, lease_seconds: float, coordinator: str = "", num_workers: int | None = None
     ) -> Self:
+        """Owner record of this process, with a lease from now on."""
         now = time.time()
         return cls(
             host=socket.gethostname(),

@@ -73,6 +73,8 @@ class Relations(RDBStorage):
         included_trial_ids: set[int],
         trial_id_greater_than: int,
     ) -> list[FrozenTrial]:
+        """Trials of a study; read one by one, without damaged attributes, if they cannot be read at once."""
+
         def apart() -> list[FrozenTrial]:
             wanted = [
                 trial_id
@@ -86,6 +88,8 @@ class Relations(RDBStorage):
         return _or(lambda: read(study_id, states, included_trial_ids, trial_id_greater_than), apart)
 
     def _build_frozen_trial_from_trial_model(self, trial: Any) -> FrozenTrial:
+        """Trial from its database row; without the parts that are damaged, if any are."""
+
         def what_is_left() -> FrozenTrial:
             return self._marked(
                 trial.trial_id,
@@ -146,7 +150,7 @@ class Relations(RDBStorage):
         ]
 
     def _lost(self, trial_id: int, study_ids: Iterable[int] | None = None) -> FrozenTrial:
-        """Failed trial with the mark `DAMAGED`, in place of a trial of which only the id can be read.
+        """Failed trial marked `DAMAGED`, in place of a trial whose record is lost except for its id.
 
         Args:
             study_ids: studies that the trial may belong to; all studies unless given.
@@ -172,6 +176,7 @@ class Relations(RDBStorage):
         return trial
 
     def _studies_apart(self) -> list[FrozenStudy]:
+        """Studies with their attributes, read one by one without those that are damaged."""
         names = self._rows(select(models.StudyModel.study_id, models.StudyModel.study_name))
         user_attrs = self._attributes_of_all(models.StudyUserAttributeModel, [found for found, _ in names])
         system_attrs = self._attributes_of_all(
@@ -239,7 +244,7 @@ def _mark() -> dict[str, Any]:
 
 
 def _or(read: Callable[[], _Read], read_apart: Callable[[], _Read]) -> _Read:
-    """Result of `read()`, or of `read_apart()` if `read()` fails because a record is damaged."""
+    """Result of `read()`, or of `read_apart()` if `read()` fails because of a damaged record."""
     try:
         return read()
     except Exception as error:

@@ -43,7 +43,7 @@ class Opened:
 
 
 def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
-    """Writes into a study when and for what it was opened; replaces the earlier note."""
+    """Writes into a study the workload and card that it was opened for, and when."""
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
 
 
@@ -143,6 +143,7 @@ class SearchRecord:
 
     @classmethod
     def _of(cls, opened: Any, settings: Any) -> Self:
+        """Record of a search, from the attributes that its study stores."""
         budget_bytes = from_plain(int, settings["budget_bytes"])
         return cls(
             opened=from_plain(Opened, opened),

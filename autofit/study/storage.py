@@ -203,6 +203,7 @@ def journal_path(storage: str | None, study_name: str) -> Path:
 
 
 def _open_database(storage: str, wait_seconds: float) -> Storage:
+    """Storage in a database; raises an error that says whether it cannot be reached or cannot be used."""
     from autofit.study import database
 
     url = database.parse_url(storage)

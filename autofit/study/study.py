@@ -272,7 +272,7 @@ class TuningStudy:
         return self._storage.run(lambda: self._ask(num_workers))
 
     def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
-        """Records the outcome of a trial durably.
+        """Records the outcome of a trial in the storage, durably.
 
         The verdicts FITS, OOM and THRASH guide the search. After any other verdict, such as that of a lost
         process, the same batch size is proposed again; the caller decides how often to retry.
@@ -398,6 +398,7 @@ class TuningStudy:
         return self._ledger.num_measured
 
     def _ask(self, num_workers: int | None) -> Ask | None:
+        """Creates the record of the next trial to run, and returns the trial; None if there is none now."""
         self._catch_up()
         while (planned := self._plan()) is not None:
             self._record_opening()
@@ -493,7 +494,7 @@ class TuningStudy:
             return None
 
     def _leave_aside(self, trial: FrozenTrial, error: UnreadableError) -> None:
-        """Logs once that a trial cannot be read; its configuration may be proposed again."""
+        """Logs, once, that a trial cannot be read; its configuration may be proposed again."""
         if trial.number not in self._unreadable:
             self._unreadable.add(trial.number)
             name = f"trial {trial.number} of study {self.name}"

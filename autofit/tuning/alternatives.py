@@ -37,7 +37,7 @@ def compare_kinds(
     tuned_kind: str,
     budget_bytes: int,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Largest batch for typical and for worst-case batches: one from the search, the other predicted.
+    """Largest batches for typical and for worst-case batches: one kind was searched, the other is predicted.
 
     Args:
         frontier: result of the search: the largest batch of each knob setting (precision, optimizer, …).

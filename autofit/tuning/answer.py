@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Trials of a search (runs or predictions of configurations), with what was concluded from them.
+    """Outcomes of a search's trials, and the conclusions from them.
 
     Attributes:
         frontier: largest batch of every knob setting.
@@ -187,6 +187,7 @@ def _kinds(
 
 
 def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
+    """Sentences on how many ranks or cards were run or predicted; empty for a single process."""
     parallel = settings.setup.parallel
     if not parallel:
         return ()

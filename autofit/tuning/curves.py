@@ -36,7 +36,7 @@ _UNGUIDED_STEP = f"no prediction guided the search but a line through two sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Predicted memory need of one batch size.
+    """Predicted memory that one batch size needs.
 
     Attributes:
         likely_bytes: likely peak of the memory that counts against the budget: on a GPU reserved memory, on
@@ -182,6 +182,7 @@ def curves_of(
 def _on_a_card(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
+    """Peak curves of all knob settings on a card, checked by traces at sizes found; notes for the user."""
     curves, failures = CurveSet(), []
     answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
@@ -230,7 +231,7 @@ _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
 
 
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
-    """Memory of a CPU trial's process without a workload; measured once, kept for this process's searches.
+    """Memory of a CPU trial's process without a workload; measured once in this process.
 
     The memory depends on the machine and the number of threads, not on the workload. If it cannot be
     measured, a typical value is assumed, and the next search measures again.

@@ -77,7 +77,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """Everything that decides the answer of a search; its digest is the key of the stored answer.
+    """Inputs that decide the answer of a search; their digest is the key of the stored answer.
 
     Attributes:
         parts: settings, devices, versions and files that decide the answer, by name, as JSON values.
@@ -107,7 +107,7 @@ def question(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Question | None:
-    """Key under which the answer of a search is stored; None if its answer is not to be stored.
+    """Inputs by which the answer of a search is stored; None if it must not be stored.
 
     It is None if something that decides the answer is unknown: for a training script, which may read any
     file, or if the devices of the machine or cluster do not answer.
@@ -157,7 +157,7 @@ def question(
 
 
 def find(asked: Question) -> TuneResult | None:
-    """Stored answer for the key `asked`; None if none is stored, or a file of the workload has changed.
+    """Stored result of an equal earlier search; None without one, or if a file of the workload has changed.
 
     Raises:
         StorageError: a database cannot be reached, which the search would need too.
@@ -185,7 +185,7 @@ def find(asked: Question) -> TuneResult | None:
 
 
 def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None) -> None:
-    """Stores the answer of a search for later calls, if the search was complete.
+    """Stores the result of a complete search under a key, for later searches with equal settings.
 
     Nothing is stored if `sources` is None, as changes of the workload would go unnoticed.
 
@@ -223,6 +223,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
 
 
 def _read(backend: Any, name: str) -> dict[str, Any] | None:
+    """Stored entry of the study `name`; None if there is none."""
     from optuna.trial import TrialState
 
     try:

@@ -134,7 +134,7 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the search did not do: it was stopped early, or no step times are known."""
+        """Sentences on limits of the search: it was stopped early, or no step times are known."""
         if self.stopped_by is None:
             return self._on_objective()
         names = setting_names(self._boundaries)
@@ -220,7 +220,7 @@ class Frontier:
         return of_script or knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
-        """Batch size after the last that PyTorch's kernels accept; None if no kernel limits the setting."""
+        """First batch size that PyTorch's kernels refuse; None if no kernel limits the knob setting."""
         boundary = self._boundaries[knobs]
         cap = self._caps.get(knobs)
         if cap is None or not cap.is_refused:
@@ -325,6 +325,7 @@ class Frontier:
         return None if asked is None else min(asked, outcome.num_steps_done)
 
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
+        """Reason, in words, why the batch after a setting's largest fails or is not known."""
         boundary = self._boundaries[knobs]
         if boundary.is_settled:
             cap = self._caps.get(knobs)
@@ -348,6 +349,7 @@ class Frontier:
         return Peaks(likely.peak_allocated_bytes, likely.peak_reserved_bytes, likely.device_peak_bytes)
 
     def _reason(self, fails: TrialOutcome) -> str:
+        """Reason, in words, why a trial did not fit: its peak, the budget and how they are known."""
         size, peak_bytes = _named(fails), fails.budgeted_bytes
         if peak_bytes is not None and NOT_TRIED in fails.environment:
             what_takes_it = fails.environment[NOT_TRIED]

@@ -178,7 +178,7 @@ class _Search:
         return f"{in_words('seq_len', longest)} is the longest {self._at}: {why}"
 
     def _why_not(self, size: int, needed_bytes: int, budget_bytes: int) -> str:
-        """Phrase for why a sample size does not fit: the workload fails, or the peak exceeds the budget."""
+        """Phrase on why a sample size does not fit: the workload fails, or the peak exceeds the budget."""
         if (error := self._failures.get(size)) is not None:
             return f"with {size} the workload fails: {error.message}"
         if needed_bytes == NEVER_FITS:
@@ -213,6 +213,6 @@ class _Search:
         return CachedCurve(peak_bytes, peak_bytes)
 
     def _is_so(self, size: int, curve: Curve) -> bool:
-        """Whether a trace made at a sample size confirms the peak that `curve` has there."""
+        """Whether a trace at a sample size confirms the peak that `curve` predicts there."""
         peak_bytes = curve.peak_reserved_bytes(size)
         return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)

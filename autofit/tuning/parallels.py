@@ -107,7 +107,7 @@ def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
 
 
 def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float) -> TuneSettings:
-    """Copy of the settings with limits less the trials and seconds that earlier answers took.
+    """Copy of the settings whose limits are reduced by the trials and seconds of earlier answers.
 
     Args:
         began: start of the first search, by the monotonic clock.
@@ -122,7 +122,7 @@ def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float)
 
 
 def _used_up(left: TuneSettings) -> str | None:
-    """Name of the option whose limit has nothing left, `--max-seconds` or `--max-trials`; else None."""
+    """Name of the option whose limit is used up, `--max-seconds` or `--max-trials`; None if neither is."""
     if left.max_seconds is not None and left.max_seconds <= 0:
         return "--max-seconds"
     return "--max-trials" if left.max_trials is not None and left.max_trials <= 0 else None
@@ -133,7 +133,7 @@ def _refused(parallel: Parallel, why: str) -> ParallelAnswer:
 
 
 def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
-    """Sort key of a result: samples a second if `by_rate`, then the size of the global batch."""
+    """Sort key of a result: samples a second if `by_rate`, then the global batch."""
     if result.best is None:
         return -1.0, 0
     rate = (_known_rate(result) or 0.0) if by_rate else 0.0

@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def _dispatcher(settings: TuneSettings, emit: EventSink) -> Dispatcher:
+    """Dispatcher that the settings name: this machine, or a Ray cluster with the wanted cards."""
     # A card of this machine was compared with the target before; a cluster's cards are chosen by their type.
     card = settings.gpu if settings.address is not None else None
     return connected(
@@ -188,6 +189,7 @@ def _search(
 
 
 def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emit: EventSink) -> Tried:
+    """Runs a search's trials, recorded in its study, and returns them with the conclusions."""
     target, space, curves = predicted.target, predicted.space, predicted.curves
     with open_study(settings, predicted) as study:
         emit(

@@ -34,7 +34,7 @@ _TELLING_SHARE = 0.5  # share of the predicted need from which a message names t
 
 
 class Trials(Protocol):
-    """Interface of an object that runs trials, or computes their results from predictions.
+    """Interface of an object that runs trials, or computes their outcomes from predictions.
 
     A trial is one run or prediction of a configuration.
     """
@@ -119,7 +119,7 @@ def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
 
 
 def _what_takes_it(spec: TrialSpec, need: Need) -> str:
-    """Phrase on the convolutions' scratch memory; empty if it is less than half of the predicted need."""
+    """Phrase on the convolutions' scratch memory; empty if that is less than half of the predicted need."""
     if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
         return ""
     algorithm = conv.find(spec.knobs.conv_algo)
@@ -147,7 +147,7 @@ class PredictedTrials:
 
 
 class Measuring:
-    """Connects to the place where trials run, on first use or in the background, and runs them there.
+    """Connection to the place where trials run, made on first use or in the background.
 
     Args:
         connect: makes the dispatcher, the object that runs trials on this machine or a Ray cluster.

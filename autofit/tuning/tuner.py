@@ -250,6 +250,7 @@ class Tuner:
         self._study.reconcile()
 
     def _frontier(self, *, stopped_by: str | None) -> Frontier:
+        """Frontier of the trials so far; `stopped_by` names the option that ended the search early."""
         return Frontier(
             boundaries=self._study.boundaries(),
             known=self._study.known,

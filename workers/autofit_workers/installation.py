@@ -90,14 +90,14 @@ def namesake() -> str | None:
 
 
 def _tell_once(note: str | None) -> None:
-    """Writes a note to standard error, and silences the same warning of the import that follows."""
+    """Writes a note to standard error, and silences the equal warning of the import that follows."""
     if note is not None:
         sys.stderr.write(f"note: {note}\n")
         warnings.filterwarnings("ignore", message=re.escape(note))
 
 
 def _cure() -> str:
-    """End of a fault's sentence: the other distribution with the same files, if any, and what to do."""
+    """Second half of an error sentence on the installation: a distribution in conflict, and what to do."""
     other = _other()
     if other is None:
         return f": {_AGAIN}"
@@ -105,7 +105,7 @@ def _cure() -> str:
 
 
 def _other() -> str | None:
-    """Name of an installed distribution `autofit` with its version, in words; None where there is none."""
+    """Name and version of an installed distribution called `autofit`; None if there is none."""
     for folder in map(Path, sys.path):
         if folder.name in _SITES:
             for metadata in folder.glob(_OTHERS):

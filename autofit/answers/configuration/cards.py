@@ -335,7 +335,7 @@ def _in_words(answer: CardsAnswer) -> str:
 
 
 def _instead(answer: CardsAnswer) -> str:
-    """Clause after `fits on none of these cards`: whether to change options or take a smaller batch."""
+    """Clause that follows `fits on none of these cards`: change options, or take a smaller batch."""
     if any(_combination(card) is not None for card in answer.cards):
         return " as it is: use the options of a row, or a smaller batch"
     if all(full_step(card.growth) is not None for card in answer.cards):
@@ -344,7 +344,7 @@ def _instead(answer: CardsAnswer) -> str:
 
 
 def _on_times(answer: CardsAnswer) -> str:
-    """Sentence on why a table of GPU models has no step times; empty if it has them, or if none are needed.
+    """Sentence on why a table of GPU models has no step times; empty if it has them or needs none.
 
     `--samples` and `--price` need step times. Where only the order of the models by speed is predicted, the
     sentence is there in any case.

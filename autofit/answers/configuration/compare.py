@@ -47,6 +47,7 @@ def compare_sections(comparison: Comparison, *, show_all: bool) -> Iterator[Sect
 
 
 def _tensors(comparison: Comparison, *, show_all: bool) -> Iterator[Block]:
+    """Yields a table of the models' tensors with shapes, bytes and storage, the most elements first."""
     rows = sorted(
         ((each.workload, tensor) for each in comparison.passes for tensor in each.tensors),
         key=lambda pair: (-pair[1].num_elements, f"{pair[0]}/{pair[1].name}"),
@@ -82,6 +83,7 @@ def _cells(workload: str, tensor: TensorRow) -> tuple[str | Cell, ...]:
 
 
 def _totals(comparison: Comparison) -> Table:
+    """Table with a column for each model: number of tensors, their bytes, and predicted peaks."""
     passes = comparison.passes
     return grid(
         f"<{'>' * len(passes)}",
@@ -131,6 +133,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _explained(comparison: Comparison) -> Iterator[str]:
+    """Yields sentences on views and on how the peaks of the comparison were predicted."""
     for each in comparison.passes:
         if each.views:
             yield _about_views(each)

@@ -66,6 +66,7 @@ def _described(call: Convolution) -> str:
 
 
 def _parts(call: Convolution) -> Iterator[str]:
+    """Yields texts on a convolution: its shapes, its filter, and settings other than the usual ones."""
     ends = (call.output_shape, call.input_shape) if call.transposed else (call.input_shape, call.output_shape)
     yield " → ".join("×".join(map(str, shape)) for shape in ends)
     yield f"{'transposed ' * call.transposed}filter {'×'.join(map(str, call.weight_shape[2:]))}"

@@ -105,6 +105,7 @@ def configuration_section(workload: str, batch_size: int, algorithm: str, settin
 
 
 def _peaks(estimate: Estimate) -> Section:
+    """Section with the allocated, reserved and device peak of an estimate."""
     interval = estimate.whole_interval
     names = PeakNames.of(estimate.architecture, runs_out=estimate.runs_out)
     spread = (
@@ -120,7 +121,7 @@ def _peaks(estimate: Estimate) -> Section:
 
 
 def _rest(estimate: Estimate) -> str:
-    """Note on what a predicted peak leaves out of the run, such as `in the first 3 steps`; else empty."""
+    """Note that a predicted peak covers only a part of the run, as `in the first 3 steps`; else empty."""
     seen = estimate.seen
     if seen is None or estimate.is_of_whole_run:
         return ""

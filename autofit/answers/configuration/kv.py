@@ -54,6 +54,7 @@ def _parts(answer: KvCache) -> Iterator[tuple[str, int]]:
 
 
 def _cache(answer: KvCache) -> Section:
+    """Section on the KV cache: tokens, blocks, longest sequence and number of requests."""
     pool = answer.sizing.pool
     least, likely, most = answer.num_tokens
     by_setting = _by_setting(answer.sizing.options.max_num_seqs, answer)

@@ -34,7 +34,7 @@ _BY_TORCHSUMMARY = (
 
 
 def summary_sections(answer: SummarizedEstimate) -> Iterator[Section]:
-    """Yields a model's layers and sums as torchsummary prints them, and the way from there to real peaks.
+    """Yields a model's layers and sums as torchsummary prints them, and what separates these from real peaks.
 
     A last section adds up the terms, such as optimizer state, between the summary's total and the peaks of a
     simulated step.
@@ -64,6 +64,7 @@ def summary_sections(answer: SummarizedEstimate) -> Iterator[Section]:
 
 
 def _layers(part: SummaryPart) -> Table:
+    """Table of a summary's layers with types, output shapes and numbers of parameters."""
     return table(
         (left("layer (type)"), left("module"), right("output shape"), right("param #")),
         (
@@ -80,6 +81,7 @@ def _layers(part: SummaryPart) -> Table:
 
 
 def _sizes(counted: Summary | SummaryPart, batch_size: int) -> Table:
+    """Table of a summary's sums, such as bytes of parameters, for the batch and for one sample."""
     grows = counted.input_bytes + counted.forward_backward_bytes
     rows = [row("total params", f"{counted.num_parameters:,}", "")]
     for name, num_bytes, sample_bytes in (
@@ -98,6 +100,7 @@ def _sizes(counted: Summary | SummaryPart, batch_size: int) -> Table:
 
 
 def _difference(difference: Difference, estimate: Estimate) -> Table:
+    """Table of the terms that lead from a summary's total to the peaks of a real step."""
     outside = outside_allocator(estimate.architecture, exchanges=bool(estimate.communicators))
     shown = f"what {shown_by(estimate.architecture)} would show"
     unused = "held by the allocator: fragments and blocks freed before"

@@ -142,6 +142,7 @@ _NOTHING = _Group(columns=(), cells=lambda _: ())
 
 
 def _operators(timing: Timing | None) -> _Layout:
+    """Groups of columns for a table of operators, which `--select` shows or hides together."""
     names = _Group(columns=(left("operator"), left("phase")), cells=lambda row: (row.name, row.phase))
     groups = {
         "bytes": _Group(
@@ -166,6 +167,7 @@ def _operators(timing: Timing | None) -> _Layout:
 
 
 def _trees(timing: Timing | None) -> _Layout:
+    """Groups of columns for a table of a tree's nodes, which `--select` shows or hides together."""
     names = _Group(
         columns=(left("node"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
     )
@@ -197,6 +199,7 @@ def _trees(timing: Timing | None) -> _Layout:
 
 
 def _tensors(_timing: Timing | None) -> _Layout:
+    """Groups of columns for a table of tensors, which `--select` shows or hides together."""
     first = _Group(
         columns=(left("tensor"), left("shape"), right("elements"), right("bytes each")),
         cells=lambda row: (

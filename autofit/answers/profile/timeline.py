@@ -34,6 +34,7 @@ def timeline_sections(view: TimelineView, num_phases: int | None, *, num_moments
 
 
 def _phases(lane: Lane, timing: Timing | None, num_phases: int | None) -> Table:
+    """Table of the phases with the highest peaks, in their order in time."""
     highest = sorted(lane.phase_peaks, key=lambda moment: -moment.allocated_bytes)[:num_phases]
     shown = sorted(highest, key=lambda moment: moment.position)
     categories = [c for c in lane.peak.categories if any(moment.categories[c] for moment in shown)]
@@ -80,6 +81,7 @@ def _times(lane: Lane, moment: Moment, timing: Timing) -> Iterator[str]:
 
 
 def _sums(lane: Lane, view: TimelineView) -> Iterator[str]:
+    """Yields lines on the allocated and reserved peak of a timeline, and on its times."""
     profile, peak = view.profile, lane.peak
     num_events = len(profile.trace.events)
     yield (

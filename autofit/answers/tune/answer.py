@@ -136,6 +136,7 @@ def _fits(result: TuneResult, best: Best) -> str:
 
 
 def _peak(result: TuneResult, best: Best) -> str:
+    """Clause with the peak of a search's best batch and the usable memory."""
     usable = format_bytes(result.budget.usable_bytes)
     if result.device.kind == "cpu":
         return f"a resident peak of {size_or_dash(best.device_peak_bytes)} of the {usable} usable"
@@ -151,6 +152,7 @@ def _peak(result: TuneResult, best: Best) -> str:
 
 
 def _speed(best: Best) -> str:
+    """Sentence on the measured or predicted step time of a batch; empty if unknown."""
     num_passes = best.knobs.num_passes(best.batch_size)
     step = "A step" if num_passes == best.grad_accumulation else f"A step of {num_passes} batches"
     if best.step_seconds is None or best.samples_per_second is None:

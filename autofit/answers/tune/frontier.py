@@ -130,7 +130,7 @@ def _on_front(entry: FrontierEntry) -> str:
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
-    """Peak in bytes that is compared with the budget, of the largest batch that fits with a knob setting.
+    """Peak in bytes, compared with the budget, of the largest batch that fits with a knob setting.
 
     None if no trial (one prediction or run of a configuration) of that batch fits.
 

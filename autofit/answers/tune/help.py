@@ -27,6 +27,7 @@ def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]
 
 
 def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | None) -> Iterator[str]:
+    """Yields phrases on changes that may make a batch fit: less memory kept free, options, a larger card."""
     budget, on_cpu = result.budget, result.device.kind == "cpu"
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
@@ -77,6 +78,7 @@ def _trains(result: TuneResult, settings: TuneSettings) -> bool:
 
 
 def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
+    """Phrase that names the smallest cards of the catalogue with enough memory, or says there are none."""
     need = f"{format_bytes(needed_bytes)} for the allocator"
     cards = sorted(
         (

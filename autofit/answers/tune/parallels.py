@@ -25,6 +25,7 @@ def parallels(result: TuneResult) -> Iterator[Section]:
     chosen = None if result.chosen is None else (result.chosen.parallel, result.chosen.knobs)
 
     def cells(one: ParallelAnswer, entry: FrontierEntry) -> Row:
+        """Table row of one kind of parallelism and knob setting: batches, rate and peaks."""
         assert one.budget is not None, "what has a frontier was searched"
         known = _rate(entry)
         peaks = (entry.device_peak_bytes,) if on_cpu else (entry.peak_reserved_bytes, entry.device_peak_bytes)

@@ -125,6 +125,7 @@ def _sampler(parallel: Parallel) -> str:
 
 
 def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Iterator[str]:
+    """Yields code lines that set up the ranks: process group, mesh, and the wrapper of the model."""
     if parallel.degree(DDP) > 1:
         which = f"{'on its GPU, of' if device_kind == GPU_KIND else 'one of'} {parallel.num_ranks} ranks"
         yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {which}"
@@ -203,6 +204,7 @@ def _lines_of_zero(zero: Zero, knobs: Knobs, batch_size: int) -> Iterator[str]:
 
 
 def _lines_of_fsdp1(how: FirstFsdp, knobs: Knobs, device_kind: str) -> Iterator[str]:
+    """Yields code lines that wrap the model in `FullyShardedDataParallel`."""
     yield "policy = torch.distributed.fsdp.wrap.ModuleWrapPolicy({...})  # the classes of repeated blocks"
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     casts = "" if dtype is None else ", mixed_precision=casts"
@@ -256,6 +258,7 @@ def _adapt_line(knobs: Knobs) -> str:
 
 
 def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
+    """Yields code lines that make the optimizer; none for the script's own with its defaults."""
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
     named = NAMED.get(knobs.optimizer or "")
     if named is None:
@@ -280,7 +283,7 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
 
 
 def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
-    """Code of an expression that makes an optimizer for one parameter `p`, for steps during backward.
+    """Code of an expression that makes an optimizer for one parameter `p`, to step it during backward.
 
     Args:
         named: optimizer's class and, if it treats hidden weights differently, the class for the others.

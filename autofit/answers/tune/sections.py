@@ -83,6 +83,7 @@ def configuration_of(result: TuneResult) -> str:
 
 
 def _budget(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> Iterator[Section]:
+    """Yields the section with a search's heading and its memory budget."""
     budget = result.budget
     setup = settings.setup
     mode, kind = setup.mode, WORST if setup.is_worst_case else None
@@ -171,6 +172,7 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
 
 
 def _why_not_larger(result: TuneResult) -> Iterator[Section]:
+    """Yields a section with the reason why each knob setting's next larger batch does not fit."""
     if not result.frontier:
         return
     title = "Why nothing fits" if result.stopped_by is None else "What is known"
@@ -197,6 +199,7 @@ def _why(entry: FrontierEntry) -> str:
 
 
 def _cards(result: TuneResult) -> Iterator[Section]:
+    """Yields a section with the largest batch on each card that is sold with the memory of `--gpu-mem`."""
     if not result.cards or result.best is None:
         return
     setting = with_setting(result.setting_names[result.best.knobs])
@@ -229,6 +232,7 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 
 def _apply(result: TuneResult, chosen: Best, settings: TuneSettings) -> Section:
+    """Section with code to run the recommended configuration in the user's script."""
     training = result.estimate is None or result.estimate.mode in (None, TRAIN)
     lines = (
         call_lines(settings, chosen)
@@ -246,6 +250,7 @@ def _apply(result: TuneResult, chosen: Best, settings: TuneSettings) -> Section:
 
 
 def _record(result: TuneResult) -> Section:
+    """Section on a search's duration, study and versions, and on how to repeat or continue it."""
     versions = f"autofit {result.versions.get('autofit', '?')}, torch {result.versions.get('torch', '?')}"
     trials = "1 trial" if len(result.trials) == 1 else f"{len(result.trials)} trials"
     again = "answers from the study" if result.stopped_by is None else "continues the study"

@@ -151,7 +151,7 @@ class PeakNames(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str | None, *, runs_out: bool) -> Self:
-        """Names of the peaks for a card.
+        """Display names of the reserved and the device peak on a card.
 
         Args:
             architecture: GPU architecture, which decides whether nvidia-smi or amd-smi is named; None if
@@ -179,13 +179,13 @@ class PeakNames(NamedTuple):
 
 
 def span_of_bytes(interval: Interval) -> str:
-    """Text of a size range, such as `12.00 GiB to 14.10 GiB`; one size if both ends read the same."""
+    """Text of a size range, such as `12.00 GiB to 14.10 GiB`; a single size if both ends round alike."""
     low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return low if low == high else f"{low} to {high}"
 
 
 def assumptions(estimate: Estimate, *, names_card: bool = False) -> tuple[str, ...]:
-    """Notes on what the interval of a predicted peak covers and assumes: ranks, workspaces, real runs, ….
+    """Notes on the assumptions behind a predicted peak's interval: ranks, workspaces, real runs, ….
 
     Args:
         names_card: whether the answer names the card already; else a note may ask the user to name it.

@@ -27,7 +27,7 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """Yields a sentence for each change of an option on the memory it saves alone, for the first six changes.
+    """Yields sentences on the memory that each of the first six changes of options saves alone.
 
     Changes that save nothing are left out.
     """
@@ -39,7 +39,7 @@ def what_each_saves(advice: Advice) -> Iterator[str]:
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:
-    """Yields sentences on further changes of options, beside the gentlest, that make the batch fit."""
+    """Yields sentences on changes of options, other than the gentlest, that make the batch fit."""
     listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
     for other in advice.others:
         if other.options in listed:

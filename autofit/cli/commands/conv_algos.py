@@ -86,6 +86,7 @@ def _of_model(
 
 
 def _print_all(*, as_json: bool) -> None:
+    """Prints all convolution algorithms, as a table or as JSON."""
     if as_json:
         print_list(CONV_ALGOS_SCHEMA, conv_algos=[dataclasses.asdict(each) for each in conv.offered()])
         return

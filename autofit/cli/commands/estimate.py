@@ -153,6 +153,7 @@ def _print(
     settings: TuneSettings,
     asked: Mapping[str, Any],
 ) -> None:
+    """Prints an estimate as text: its sections or a summary, then levers if they were asked for."""
     from autofit.answers.configuration.estimate import estimate_sections
     from autofit.answers.configuration.summary import summary_sections
     from autofit.answers.configuration.what_if import what_if_sections

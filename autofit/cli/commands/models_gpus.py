@@ -77,6 +77,7 @@ def _local(backend: Backend) -> tuple[LocalGpu, ...]:
 
 
 def _print_cards(cards: Sequence[Gpu], local: Sequence[LocalGpu]) -> None:
+    """Prints a table of GPU models with their memory; marks those of this machine."""
     from rich.text import Text
 
     from autofit.cli.text.output import headed, listing, styled
@@ -122,7 +123,7 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def print_list(schema: str, **content: object) -> None:
-    """Prints a JSON document.
+    """Prints a JSON document with a schema and the given fields.
 
     Args:
         schema: name and version of the document's schema.

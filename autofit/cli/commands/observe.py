@@ -186,6 +186,7 @@ def _forgotten(name: str) -> list[Observation]:
 
 
 def _print_kept(found: list[Observation], forget: str | None, *, as_json: bool) -> None:
+    """Prints stored or forgotten observations, as lines or as JSON."""
     if as_json:
         _print_json([{"id": seen.id, **dataclasses.asdict(seen)} for seen in found])
         return

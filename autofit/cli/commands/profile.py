@@ -189,7 +189,7 @@ def profile(
 
 
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
-    """Filters of a profile's views, made from options such as `--order-by`, and the other options.
+    """Tuple of a profile's filters, made from options such as `--order-by`, and the options left over.
 
     Args:
         given: values of all options, by parameter name.
@@ -215,6 +215,7 @@ def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str,
 def _predicted(
     backend: Backend, batch_size: int | None, given: dict[str, str | None], *, quiet: bool
 ) -> Profile:
+    """Profile of the configuration that the command's options name."""
     if (given["model"] or given["script"]) is None or batch_size is None:
         raise UsageError(
             "name what to profile: --model M or --script FILE with --batch-size N, or --trace FILE"

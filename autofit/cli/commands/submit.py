@@ -106,7 +106,7 @@ def submit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """Jobs to be queued on a cluster: one for each GPU model that `--gpu` names; one if it names none.
+    """Jobs to be queued on a cluster: one for each GPU model in `--gpu`, or a single one without it.
 
     Attributes:
         specs: options and limits of each job.
@@ -124,6 +124,7 @@ class _Request:
     def read(
         cls, given: Mapping[str, Any], config: Path | None, working_dir: str | None, max_drivers: int
     ) -> _Request:
+        """Reads the jobs from a command's options; raises `UsageError` for options that jobs cannot have."""
         cards = chosen_cards(given, os.environ, config) or (None,)
         if len(cards) > 1 and given["study"]:
             raise UsageError("--study names one study, but each card of a fleet has its own: leave it out")
@@ -153,7 +154,7 @@ class _Request:
         return cls(tuple(specs), keys if len(specs) > 1 else (), codes[0], working_dir)
 
     def enqueue(self, queue: JobQueue, *, again: bool) -> tuple[str | None, list[tuple[JobRecord, bool]]]:
-        """Queues the jobs.
+        """Queues the requested jobs; returns the name of their fleet, and the jobs.
 
         Args:
             again: whether to make new jobs even if the same were submitted before.
@@ -194,6 +195,7 @@ def _is_this_machine(address: str) -> bool:
 
 
 def _document(fleet: str | None, jobs: list[tuple[JobRecord, bool]]) -> str:
+    """JSON document on the queued jobs."""
     return json.dumps(
         {
             "schema": SUBMIT_SCHEMA,

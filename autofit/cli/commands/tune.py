@@ -248,6 +248,7 @@ class _Watch:
 
 @contextlib.contextmanager
 def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
+    """Context manager that serves a search's metrics at a port; yields their event sink."""
     from prometheus_client import CollectorRegistry, disable_created_metrics
 
     from autofit.serve.metrics import Metrics

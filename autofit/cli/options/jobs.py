@@ -67,7 +67,7 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
 
 
 def require_address(address: str | None) -> str:
-    """Address of the Ray cluster, unchanged.
+    """Returns the address of the Ray cluster; raises `UsageError` if it is missing.
 
     Raises:
         UsageError: the address is None or empty.
@@ -81,7 +81,7 @@ def require_address(address: str | None) -> str:
 
 
 def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
-    """Jobs that the names stand for, each once: a name is that of a job, or of a fleet (a group of jobs).
+    """Jobs with the given names, each once; a name is that of a job or of a fleet (a group of jobs).
 
     Raises:
         UsageError: the storage has no job or fleet of a name; the message suggests similar names.
@@ -101,7 +101,7 @@ def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
 
 
 def only(queue: JobQueue, name: str) -> JobRecord:
-    """Job that a name stands for.
+    """Single job with the given name; raises `UsageError` if there is none, or a fleet of several.
 
     Raises:
         UsageError: there is no such job, or the name is that of a fleet of several jobs.

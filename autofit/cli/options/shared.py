@@ -80,6 +80,7 @@ def without_secret(variable: str | None) -> _Callback:
     """
 
     def refuse(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
+        """Returns the URL; raises `UsageError` if it was typed with a password or token."""
         is_typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
         if url is None or not is_typed or not has_secret(url):
             return url

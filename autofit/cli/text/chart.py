@@ -55,7 +55,7 @@ def _cell(moment: Moment, row: int, top_bytes: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Line of labels under a chart: where neighbouring columns have the same name, it is written once.
+    """Line of labels under a chart; a name that neighbouring columns share is written once.
 
     Args:
         names: name of each column, such as its phase; cut if the columns leave too little room.
@@ -69,7 +69,7 @@ def _step_name(moment: Moment) -> str:
 
 
 def _at(column: int, num_columns: int) -> str:
-    """Line under a chart with an arrow that points at a column, and the word `peak` beside it.
+    """Line under a chart with an arrow at a column, and the word `peak` beside the arrow.
 
     Args:
         column: index of the column.

@@ -62,6 +62,7 @@ def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
 
 
 def _job(job: JobRecord) -> dict[str, Any]:
+    """JSON fields of a job, without its full result."""
     return {
         "job_id": job.job_id,
         "state": job.state,

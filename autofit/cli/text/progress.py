@@ -80,7 +80,7 @@ class ProgressLine:
                 self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
 
     def _show(self, stage: str, detail: str) -> None:
-        """Shows what is being done: on a terminal the detail, elsewhere the stage, once, when it begins.
+        """Shows progress: on a terminal the detail, replaced in place; elsewhere each stage as it begins.
 
         Args:
             stage: what is being done, such as `predicting curves`.

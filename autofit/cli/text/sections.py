@@ -58,6 +58,7 @@ def print_sections(sections: Iterable[Section]) -> None:
 
 
 def _print(console: Console, block: Block, indent: int) -> None:
+    """Prints one block of a section: table, paragraph, list, code or figure."""
     match block:
         case Table():
             _print_table(block, indent)
@@ -83,6 +84,7 @@ def _print(console: Console, block: Block, indent: int) -> None:
 
 
 def _print_table(table: Table, indent: int) -> None:
+    """Prints a table of an answer, wrapped or whole as its `fit` says."""
     console = _CONSOLES[table.fit]()
     aligns = (column.align for column in table.columns)
     titles = ((column.title, column.align) for column in table.columns)
@@ -99,7 +101,7 @@ def _print_table(table: Table, indent: int) -> None:
 
 
 def _whole_columns(table: Table, shown: RichTable) -> list[Column]:
-    """Columns of a table whose cells are never broken over several lines.
+    """Columns of a table whose cells must not be broken over several lines.
 
     They are all columns of a table that is shown whole. Else they are all but the last, if that has text, or
     else the numbers.

@@ -113,6 +113,7 @@ def _time_unit(timing: Timing | None) -> str:
 
 
 def _names(profile: Profile, process: int, device: str, timing: Timing | None) -> Iterator[Event]:
+    """Yields the events that name the device's process and its threads in a Chrome trace."""
     trace = profile.trace
     is_relative = timing is not None and timing.seconds is None
     title = f"{device}: {trace.workload} at batch {trace.batch_size} on {profile.card}, predicted"
@@ -134,6 +135,7 @@ def _name(process: int, thread: int, kind: str, **args: object) -> Event:
 
 
 def _peak(course: Course, shown: list[Phase], axis: _Axis, process: int) -> Event:
+    """Instant event that marks the highest allocated memory in a Chrome trace."""
     index = max((i for p in shown for i in range(p.start, p.stop)), key=course.allocated.__getitem__)
     num_bytes = course.allocated[index]
     name = f"peak: {format_bytes(num_bytes)} allocated"
@@ -172,6 +174,7 @@ class _Run:
 def _slice(
     process: int, thread: int, name: str, kind: str, span: tuple[float, float], **args: object
 ) -> Event:
+    """Event of a Chrome trace that shows a span as a bar."""
     start, stop = span
     return {
         "ph": "X",
@@ -324,6 +327,7 @@ class TimedLanes:
                 yield _Run(start, stop, call.module, call.operator, change_bytes)
 
     def _kernels(self) -> Iterator[Event]:
+        """Yields a slice (a bar) for each kernel on the device."""
         for call in self._timing.calls:
             share = call.start
             for kernel in call.kernels:

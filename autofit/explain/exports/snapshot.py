@@ -95,6 +95,7 @@ def _entry(action: Action, profile: Profile, frames: _Frames) -> dict[str, Any]:
 
 
 def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frames: _Frames) -> dict[str, Any]:
+    """Entry of a memory snapshot for a segment and its blocks."""
     blocks = []
     for block in segment.blocks:
         address = segment.address + block.offset

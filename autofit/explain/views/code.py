@@ -40,7 +40,7 @@ def is_library(line: str) -> bool:
 
 
 class _Lines:
-    """Finds the Python lines that cause an allocation or an operator, for its place in the tree of code.
+    """Finds the Python lines that cause an allocation or an operator, which are its path in the tree of code.
 
     Without such lines, the place is a node named after the phase, such as `(optimizer)`.
 

@@ -94,6 +94,7 @@ def class_times(timing: Timing) -> tuple[ClassTime, ...]:
 def _class_time(
     key: tuple[KernelClass, str], group: Sequence[tuple[TimedCall, TimedKernel]], roofs: Roofs
 ) -> ClassTime:
+    """Time and work of one class of kernels, from the kernels of the class."""
     kind, dtype = key
     return ClassTime(
         kind=kind,

@@ -99,7 +99,7 @@ class Filters:
         return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
 
     def measured(self, sizes: Sizes) -> float:
-        """Number by which a row with given totals is sorted, as `--order-by` says.
+        """Number by which rows are sorted under `--order-by`, from a row's totals.
 
         With `--order-by name`, it is the requested bytes, by which `--top` chooses tree nodes.
         """

@@ -142,7 +142,7 @@ def _folded(group: Sequence[Kernel]) -> Kernel:
 
 
 def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> None:
-    """Changes the lifetimes of the values around a fused kernel, in place.
+    """Updates the lifetimes of a fused kernel's inputs and intermediate results, in place.
 
     Inputs are kept until the fused kernel has run. Intermediate results are dropped, as they are never
     written to memory.

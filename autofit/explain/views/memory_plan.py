@@ -197,6 +197,7 @@ class _Arena:
         self._offset_before: dict[int, int] = {}  # … and its offset by its end
 
     def take(self, num_bytes: int) -> int:
+        """Takes the smallest free gap that fits, or grows the arena; returns the first byte."""
         place = bisect_left(self._gaps, (num_bytes, 0))
         if place < len(self._gaps):
             size, offset = self._gaps[place]

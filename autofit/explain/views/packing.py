@@ -47,7 +47,7 @@ def pack(graph: StepGraph) -> Packed:
 
 
 def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
-    """Results that take over an input's memory: number of the value that had this memory first, by result.
+    """Results that take over an input's memory: by result, the number of the memory's first value.
 
     Args:
         known: for each value, until when it is needed.

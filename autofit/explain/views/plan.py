@@ -46,7 +46,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Memory that a step needs under one policy of when values (allocations) are freed, and where they lie.
+    """Memory that a step needs under one policy of freeing and placing its values (allocations).
 
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
@@ -103,7 +103,7 @@ class PlanView:
     num_places: int | None
 
     def to_json(self) -> str:
-        """View `plan` as its JSON document."""
+        """JSON document of the view `plan`."""
         found = self.plan
         document = {
             **heading("plan", self.profile),

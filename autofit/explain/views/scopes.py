@@ -29,6 +29,6 @@ def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _path(module: str) -> Path:
-    """Paths of a module's parents, outermost first, and of the module itself; none for an empty path."""
+    """Paths of a module's parents, outermost first, then its own path; none for an empty path."""
     parts = module.split(".") if module else []
     return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -135,7 +135,7 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """How long a memory plan needs a value: until its last reader, or as long as in eager mode.
+    """Duration for which a memory plan needs a value: until its last reader, or as long as in eager mode.
 
     Attributes:
         stop: number of memory events before the value may be freed: after its last reader if possible. It is
@@ -173,7 +173,7 @@ def uses(graph: StepGraph) -> dict[int, Use]:
 
 
 def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
-    """Memory of a step, split into what lives all through it and what does not.
+    """Memory of a step: bytes that live all through it, and its other allocations.
 
     Args:
         start: number of memory events before the step.
@@ -249,6 +249,7 @@ def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:
 def _kernels(
     profile: Profile, calls: Sequence[Call], values: dict[int, Value], stop: int
 ) -> tuple[list[Kernel], dict[int, list[int]]]:
+    """Kernels of a step; and for each allocation that is viewed, how many kernels ran before each view."""
     made: set[int] = set()
     kernels: list[Kernel] = []
     views: dict[int, list[int]] = {}

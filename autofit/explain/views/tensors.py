@@ -89,6 +89,7 @@ def _names(selection: Selection) -> dict[int, str]:
 
 
 def _rows(selection: Selection) -> Iterator[TensorRow]:
+    """Yields a row for each selected allocation."""
     profile = selection.profile
     names = _names(selection)
     variables = _variables(profile)

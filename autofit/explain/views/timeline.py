@@ -133,7 +133,7 @@ class TimelineView:
         return tuple(lane for lane in found if lane.device in self.devices)
 
     def to_json(self) -> str:
-        """View `timeline` as its JSON document."""
+        """JSON document of the view `timeline`."""
         lanes = [
             {
                 "device": lane.device,

@@ -91,6 +91,7 @@ def _tree(
     called: Iterable[tuple[Path, TimedCall]],
     root: str,
 ) -> _Node:
+    """Root of a tree with the allocations and operators at their nodes, and the sums of all subtrees."""
     groups: dict[Path, tuple[list[int], list[TimedCall]]] = {}
     for path, number in paths:
         groups.setdefault(path, ([], []))[0].append(number)

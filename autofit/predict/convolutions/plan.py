@@ -108,7 +108,7 @@ class _Pick:
 
     @property
     def plan_bytes(self) -> int:
-        """Largest workspace in bytes, of the calls for which cuDNN's choice decides it; 0 for none."""
+        """Largest workspace in bytes of the calls for which cuDNN chooses the plan; 0 without such calls."""
         return max((self.sizes[call] for call in self.plans), default=0)
 
 

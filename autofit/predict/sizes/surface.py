@@ -30,7 +30,7 @@ class PredictedSurface:
         self._curves: dict[tuple[int, int | None, bool], PredictedCurve] = {}
 
     def __call__(self, batch_size: int, size: int) -> Estimate:
-        """Predicts one batch size at one sample size.
+        """Predicts the peak at one batch size and one sample size.
 
         Args:
             batch_size: 1 or more.

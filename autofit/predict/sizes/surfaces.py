@@ -124,6 +124,7 @@ class Surfaces:
         *,
         is_checked: bool = True,
     ) -> PeakSurface | None:
+        """Peak curves by sample size from traces on a grid; None if the step follows no polynomial."""
         grids = [_grid(batch_sizes, sizes, degree) for degree in _DEGREES if len(sizes) > degree]
         checks = [_check(batch_sizes, sizes, degree) for degree in _DEGREES] if is_checked else [()] * 2
         key = _of_any_size(knobs), multiple, tuple(grids), tuple(checks)

@@ -185,6 +185,7 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
 
 
 def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
+    """Reason why no times are predicted for a parallelism; None if they are."""
     if parallel.pipeline is not None:
         return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
     if parallel.is_one_process:
@@ -224,7 +225,7 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step.
+        """Predicted time of a step on a card; None if it cannot be predicted.
 
         Args:
             curve: the step at any batch size, with its traces.
@@ -278,6 +279,7 @@ class Timer:
         )
 
     def _clocked(self, step: StepWork, knobs: Knobs, card: Card, conv_cost: float) -> ClockedStep:
+        """Step with the predicted times of its operators on a card."""
         costs = self.costs(card, knobs)
         clock_at = functools.partial(
             clocked,
@@ -295,6 +297,7 @@ class Timer:
         return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost, late=late)
 
     def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs, parallel: Parallel) -> StepTime:
+        """Predicted time of a whole step, from the times of its operators."""
         family, _ = split_conv_algo(knobs.conv_algo)
         seconds, network = step_seconds(found.step, found.clock), found.costs.network
         return StepTime(

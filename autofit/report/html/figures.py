@@ -374,6 +374,7 @@ _Style = tuple[str, str, str]
 
 
 def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
+    """Plotly trace of a line of peaks over the batch size."""
     color, dash, _ = style
     reach = "" if line.largest_batch is None else f": {line.largest_batch}"
     return {
@@ -420,6 +421,7 @@ def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> lis
 def _measured(
     points: Sequence[MeasuredPoint], styles: dict[str, _Style], unit: str, unit_bytes: int
 ) -> list[Figure]:
+    """Plotly traces of measured points, one for each knob setting."""
     return [
         {
             "type": "scatter",
@@ -445,6 +447,7 @@ def _measured(
 def _bars(
     name: str, names: Sequence[str], sizes: Sequence[int], *, unit: tuple[str, int], color: str, pattern: str
 ) -> Figure:
+    """Plotly trace of horizontal bars, one for each name."""
     word, unit_bytes = unit
     return {
         "type": "bar",

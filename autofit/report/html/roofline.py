@@ -132,7 +132,7 @@ def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: f
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Circle in the roofline plot: a dot, a label, or a point of a line; labels must not cover others.
+    """Circle that a dot, a label or a point of a line covers in the roofline plot.
 
     Attributes:
         x, y: pixels from the lower left corner, in a figure as narrow as on a phone.
@@ -213,6 +213,7 @@ def _number_at(dot: _Placed, right: int, up: int) -> _Placed:
 
 
 def _dot(number: int, each: ClassTime, timing: Timing, *, diameter: float, color: str, side: str) -> Figure:
+    """Plotly trace of a numbered dot for one class of kernels in the roofline plot."""
     seconds = timing.seconds_of(each.share)
     took = "" if seconds is None else f"{seconds_in_words(seconds)}, "
     return {

@@ -109,7 +109,7 @@ class Option:
 
 
 def parts(kind: Callable[[], _T], options: Mapping[str, Option]) -> _T:
-    """Dataclass field that holds another dataclass, with an option for each of several inner fields.
+    """Dataclass field that holds another dataclass, some of whose fields have an option each.
 
     Args:
         kind: makes the default value of the field; usually the class of the inner dataclass.

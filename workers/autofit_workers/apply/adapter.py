@@ -107,7 +107,7 @@ def _by_field(config_class: type, method: str, options: Mapping[str, Option]) ->
 
 
 def _listed(name: str, option: Option) -> Option:
-    """Adapter option; a single layer name becomes a list, as peft reads a string as a pattern."""
+    """Value of an adapter option; a lone layer name is put in a list, as peft reads a string as a pattern."""
     return [option] if name in _LISTS and isinstance(option, str) and option != _ALL_LINEAR else option
 
 
@@ -145,7 +145,7 @@ def task_of(model: nn.Module) -> str | None:
 
 
 def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
-    """Whether a model class occurs in a mapping of transformers' module.
+    """Whether a mapping in a module of transformers contains a model class.
 
     Args:
         module: the module.

@@ -20,7 +20,7 @@ _DECIDING = "_check_and_adjust_attn_implementation"  # called when a model's att
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:
-    """Context manager that leaves `scaled_dot_product_attention` only the kernel `attention`.
+    """Context manager in which `scaled_dot_product_attention` may use only the kernel `attention`.
 
     For other values of the knob, PyTorch chooses as before.
     """
@@ -123,6 +123,7 @@ def _require_library(implementation: Implementation, attention: str) -> None:
 
 
 def _set(model: Any, implementation: Implementation, attention: str) -> None:
+    """Sets a transformers model's attention; raises `InapplicableError` if the model does not take it."""
     try:
         model.set_attn_implementation(implementation.name)
     except (ValueError, ImportError) as error:

@@ -59,8 +59,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     """Model on the CPU whose base weights have the type that the knob `base` names.
 
     Floating-point types are cast to here. For quantized types, layers are only prepared: they are quantized
-    on
-    the device.
+    on the device.
 
     Raises:
         InapplicableError: the model has no linear layers to quantize.

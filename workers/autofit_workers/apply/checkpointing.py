@@ -96,9 +96,9 @@ def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
 
 
 def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """Yields the outermost repeated blocks: modules with children and a sibling of their class in a list.
+    """Yields a model's outermost repeated blocks, such as transformer layers, each after its list.
 
-    Each is yielded after its list, an `nn.Sequential` or `nn.ModuleList`.
+    A block has children, and a sibling of its class in an `nn.Sequential` or `nn.ModuleList`.
     """
     children = list(model.children())
     is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)

@@ -61,6 +61,7 @@ def algorithm_in_use(
 
 @contextmanager
 def _plan_in_use(model: torch.nn.Module, plan: tuple[tuple[str, str], ...]) -> Iterator[Mapping[str, str]]:
+    """Context manager in which each layer is computed by its algorithm in `plan`; see `algorithm_in_use`."""
     layers = dict(model.named_modules())
     missing = [layer for layer, _ in plan if layer not in layers]
     if missing:
@@ -123,7 +124,7 @@ def _kind_of(model: torch.nn.Module) -> str:
 
 
 def _met_some(mode: Rewriting) -> bool:
-    """Whether a convolution ran under `mode`, be it rewritten or left to cuDNN or oneDNN."""
+    """Whether any convolution ran under `mode`, rewritten or not."""
     return bool(mode.rewritten or mode.left)
 
 

@@ -36,7 +36,7 @@ def join(blocks: Sequence[torch.nn.Module]) -> None:
 
 
 class _Group:
-    """Blocks that share one activation checkpoint; each run of the model through them is a new segment.
+    """Blocks that share one activation checkpoint; each forward pass through them makes a new segment.
 
     A segment is the part of a forward pass that backward recomputes at once.
     """
@@ -70,7 +70,7 @@ class _Output:
 
 
 class _Saved:
-    """Placeholder that autograd saves for a tensor; holds the recomputed tensor until backward uses it."""
+    """Placeholder for a tensor that autograd saves; holds the recomputed tensor until backward uses it."""
 
     __slots__ = ("__weakref__", "segment", "tensor")
 
@@ -188,7 +188,7 @@ class _Call:
 
 
 class _Conditions:
-    """Random states and autocast settings at the time of a call.
+    """Random states and autocast settings at the time of a block's call.
 
     Args:
         arguments: arguments of the call, whose tensors show the device that it runs on.

@@ -80,6 +80,7 @@ class _Policy:
         return CheckpointPolicy.MUST_SAVE if self._is_within(context) else CheckpointPolicy.PREFER_RECOMPUTE
 
     def _is_within(self, context: SelectiveCheckpointContext) -> bool:
+        """Whether keeping an operator's output stays within the percentage; if so, counts its bytes."""
         if self._percent is None:
             return True
         output = getattr(context, "op_output", None)
@@ -97,7 +98,7 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """Context manager that explains PyTorch's error about a kept output that was changed in place.
+    """Context manager that replaces PyTorch's error on a kept output changed in place by a clear one.
 
     Raises:
         InapplicableError: in place of that error.

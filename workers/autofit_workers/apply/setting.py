@@ -83,7 +83,7 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Context manager that leaves attention only the kernel of PyTorch that the knobs name, if they do.
+    """Context manager in which attention may use only the PyTorch kernel that the knobs name, if any.
 
     All knobs are checked first.
 
@@ -173,7 +173,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
 
 
 def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
-    """Model on its device with adapter, kernels and loss; in `torch.compile` if the knobs say so.
+    """Model moved to its device and changed by the knobs: adapter, kernels, loss, `torch.compile`.
 
     Raises:
         InapplicableError, MissingLibraryError: see `adapted_model`.

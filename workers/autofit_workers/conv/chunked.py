@@ -20,7 +20,7 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Computes convolutions by PyTorch's own, but on a few samples of the batch at a time.
+    """Computes a convolution by PyTorch's own kernels, on a few samples of the batch at a time.
 
     Attributes:
         num_samples: number of samples at a time; the last time there may be fewer.

@@ -20,6 +20,7 @@ class Fft:
     """Computes convolutions by real Fourier transforms of tiles, each padded with zeros."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Output of a convolution, computed tile by tile as products of spectra."""
         work = _Work(image, weight, geometry)
         output = image.new_empty((len(image), len(weight), *work.outputs))
         filters = work.spectra(work.spaced_filters(weight)).conj_physical_()
@@ -39,6 +40,7 @@ class Fft:
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Gradient of a convolution's input, computed tile by tile as products of spectra."""
         work = _Work(image, weight, geometry)
         result = grad.new_zeros(image.shape)
         filters = work.spectra(work.spaced_filters(weight))
@@ -58,6 +60,7 @@ class Fft:
         return result
 
     def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Gradient of a convolution's weight, summed over tiles of products of spectra."""
         work = _Work(image, weight, geometry)
         result = weight.new_empty(weight.shape)
         sums: Tensor | None = None

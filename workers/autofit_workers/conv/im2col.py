@@ -88,6 +88,7 @@ class ChunkedIm2col:
         return result
 
     def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Gradient of a convolution's weight, summed over chunks of im2col columns."""
         result = weight.new_zeros(weight.shape)
         filter_shape, spatial = tuple(weight.shape[2:]), tuple(grad.shape[2:])
         buffer = self._buffer(image, filter_shape, spatial)

@@ -52,6 +52,7 @@ class Rewriting(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs a call, as a rewrite if it is a convolution that a chosen rewrite can compute."""
         num_dimensions = _DIMENSIONS.get(func)
         if num_dimensions is None or (self._only_followed and not self._running):
             return func(*args, **(kwargs or {}))
@@ -174,8 +175,7 @@ def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tupl
 
     Returns:
         Zeros on both sides of each dimension, and the argument of `torch.nn.functional.pad` for one more zero
-        at
-        the end of some dimensions; that argument is empty if both sides are equal.
+        at the end of some dimensions; that argument is empty if both sides are equal.
     """
     if name == "valid":
         return (0,) * len(dilation), []

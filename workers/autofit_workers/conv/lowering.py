@@ -36,6 +36,8 @@ class Lowering(Protocol):
 
 
 class _Lowered(torch.autograd.Function):
+    """Autograd function of a convolution whose forward and backward a lowering computes."""
+
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes arguments by position
         ctx: Any,

@@ -23,6 +23,7 @@ class Matmul1x1:
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Gradient of a 1×1 convolution's input, by matrix products of one sample after the other."""
         matrix = _matrices(weight, geometry).mT
         if _is_dense(geometry):
             result = grad.new_empty(image.shape)

@@ -60,7 +60,7 @@ class NoAttendant:
         return False
 
     def attend(self) -> None:
-        """Does nothing."""
+        """Does nothing while the answer is awaited."""
 
 
 _NO_ATTENDANT = NoAttendant()
@@ -191,7 +191,7 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def dismiss(self) -> None:
-        """Lets the child process exit by itself, then kills what is left of its process group."""
+        """Lets the child process exit by itself, then kills the remaining processes of its group."""
         kill_below(self.group, spared_group=self.group)  # once it ends, others cannot be found
         with suppress(BrokenPipeError):
             os.write(self._requests, b"\n")

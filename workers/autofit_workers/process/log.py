@@ -44,7 +44,7 @@ class Log:
         return True
 
     def forget(self) -> None:
-        """Discards all output so far."""
+        """Discards all output that was read so far."""
         self._begin = self._end = b""
         self._num_bytes = 0
         self.listen()
@@ -52,7 +52,7 @@ class Log:
         self._num_bytes = 0
 
     def text(self) -> str:
-        """First and last bytes of the output as text, with a line between that counts the bytes left out."""
+        """Output as text: its first and last bytes, with a line between that counts the bytes left out."""
         self.listen()
         left_out = self._num_bytes - len(self._begin) - len(self._end)
         between = f"\n[{left_out:,} bytes left out]\n" if left_out else ""

@@ -18,7 +18,7 @@ INDUCTOR_MODULE = "torch._inductor"
 
 
 def compile_counters() -> dict[str, Counter[str]]:
-    """Counts of compiled graphs and graph breaks in this process."""
+    """Counts of compiled graphs and graph breaks in this process, by kind of count."""
     from torch._dynamo.utils import counters
 
     return counters

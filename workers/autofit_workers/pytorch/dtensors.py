@@ -22,7 +22,7 @@ PROPAGATE_SHAPES = PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_c
 
 
 def replace_device_state(state: Callable[[], torch.Tensor]) -> None:
-    """Makes a function give the state of the GPU's generator to `DTensor`, as there is no generator.
+    """Makes `DTensor` read the GPU generator's state from a function, as there is no generator.
 
     Args:
         state: returns the 16 bytes of a GPU's generator, seed and offset.
@@ -43,7 +43,7 @@ def replace_device_state(state: Callable[[], torch.Tensor]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RankOfMesh:
-    """Rank of a device mesh, for the function of releases before 2.8, which asks a mesh for its own rank."""
+    """Device mesh that reports a given rank as its own, for releases before 2.8, which ask the mesh."""
 
     shape: tuple[int, ...]
     coordinate: tuple[int, ...]
@@ -88,7 +88,7 @@ def _skips_offsets() -> bool:
 
 
 def clear_sharding_cache() -> None:
-    """Forgets how operators are sharded, which PyTorch remembers by meshes that compare as equal."""
+    """Clears PyTorch's cache of how operators are sharded, whose keys are meshes that compare equal."""
     # Its package imports the compiler.
     from torch.distributed.tensor import DTensor, debug
 

@@ -45,7 +45,7 @@ warn_on_mutable_data_ptr = torch._C._set_warn_deprecated_on_mutable_data_ptr
 
 @contextmanager
 def disable_fake_tensor_cache(mode: FakeTensorMode) -> Iterator[None]:
-    """Context in which an operator's fake implementation runs each time, as PyTorch has one since 2.8."""
+    """Context in which operators' fake implementations always run, without the cache of PyTorch 2.8 on."""
     before = mode.cache_enabled
     mode.cache_enabled = False
     try:

@@ -38,7 +38,7 @@ operator_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
 
 
 def find_operator(name: str) -> Any:
-    """Operator of PyTorch by name, for tables of operators that not every release has.
+    """Operator of PyTorch by name; a stand-in that equals no operator if this release lacks it.
 
     Args:
         name: namespace, operator and overload, such as `aten.mm.dtype`.

@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PrivateName:
-    """Private attribute of one of PyTorch's modules or classes, which is read when it is used."""
+    """Private attribute of a module or class of PyTorch, looked up when it is used."""
 
     owner: Any
     name: str
 
     def get(self) -> Any:
-        """Object that has the name now, a replacement included."""
+        """Object that the private name refers to now, which may be a replacement."""
         return getattr(self.owner, self.name)
 
     def replace(self, value: Any) -> None:
-        """Gives the name to another object."""
+        """Makes the private name refer to another object."""
         setattr(self.owner, self.name, value)

@@ -47,8 +47,7 @@ class KeptFiles:
     """Keeps a script from changing any file that existed before: its writes go to copies.
 
     The protection holds for the whole process from `begin` on. A process that only runs a script need not
-    call
-    `end`: its exit handlers and its remaining threads are the script's too.
+    call `end`: its exit handlers and its remaining threads are the script's too.
 
     Args:
         guarded: folders that belong to the user, wherever they are.
@@ -114,7 +113,7 @@ class KeptFiles:
         self._replaced.callback(setattr, self._audit, "is_on", False)
 
     def end(self) -> None:
-        """Puts Python's replaced file functions back, for a process that goes on after the script."""
+        """Restores Python's file functions, for a process that continues after the script."""
         self._replaced.take_back()
         if not self._is_inside:
             self.notes.close()
@@ -131,7 +130,7 @@ class KeptFiles:
     # ── resolving paths ─────────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path for writing: of a copy in place of a user's file, else `path` itself.
+        """Path at which to write a file: that of a copy for a user's file, else `path` itself.
 
         Args:
             mode: mode that the path is opened with.
@@ -169,7 +168,7 @@ class KeptFiles:
         return through if copy is None and through != full else copy
 
     def _through_links(self, full: str) -> str:
-        """Path with the links that the script has made resolved; raises `OSError` if these form a cycle."""
+        """Path with the script's own symbolic links resolved; raises `OSError` if these form a cycle."""
         if not self._links:
             return full
         for _ in range(_MOST_LINKS):
@@ -191,6 +190,8 @@ class KeptFiles:
         return _open(file, mode, *args, **kwargs)
 
     def _opened_descriptor(self, open_: Callable[..., int]) -> Callable[..., int]:
+        """Wrapper of `os.open` that opens a copy in place of a user's file, or of a new one."""
+
         def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             full = absolute(path, dir_fd)
             if full is None or isinstance(path, int):
@@ -205,6 +206,8 @@ class KeptFiles:
         return opened
 
     def _linked(self, link: Callable[..., None]) -> Callable[..., None]:
+        """Wrapper of `os.symlink` that makes a new link in a scratch copy, except in temporary folders."""
+
         def linked(
             src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None
         ) -> None:
@@ -224,10 +227,12 @@ class KeptFiles:
 
     @staticmethod
     def _is_new(path: str) -> bool:
-        """Whether `path` does not exist but its parent folder does."""
+        """Whether nothing exists at `path` but its parent folder does."""
         return os.path.isdir(os.path.dirname(path)) and not is_there(path)  # noqa: PTH112, PTH120
 
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
+        """Wrapper of `os.rename` that moves copies, and never replaces a user's file."""
+
         def renamed(
             src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
         ) -> None:
@@ -285,7 +290,7 @@ class KeptFiles:
                 self._replaced.put(owner, name, staticmethod(led) if is_static else led)
 
     def _led(self, function: Callable[..., Any], call: Call) -> Callable[..., Any]:
-        """Wrapper of `function` that passes it the path of the script's copy in place of a user's file.
+        """Wrapper of `function` that gives it a copy's path in place of a user's file.
 
         Args:
             function: library function that reads or writes a file.
@@ -311,6 +316,7 @@ class KeptFiles:
         return led
 
     def _led_path(self, way: Way, full: str) -> str | None:
+        """Path of a copy to pass to a guarded function in place of `full`; None to pass `full` itself."""
         if way is Way.LOOK:
             return self._copies.get(named(full))
         if way is Way.READ:
@@ -344,7 +350,7 @@ class KeptFiles:
     # ── refusals ────────────────────────────────────────────────────────────────────────────────
 
     def _require_opened(self, event: str, file: Any, flags: Any) -> None:
-        """Raises an error if a user's file is opened for writing; records files that opening creates."""
+        """Raises an error if a user's file is opened for writing; records files that the opening creates."""
         writes = isinstance(flags, int) and flags & _WRITING_FLAGS
         if not writes or not isinstance(file, str | bytes | os.PathLike):
             return

@@ -14,7 +14,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class KeptIn:
-    """Remembers, for each container, the line of the script that last added to it.
+    """Record of the script's line that last added to each container, such as a list.
 
     Lists, sets, dictionaries and deques are followed, and only while the script makes steps: containers
     filled before do not grow. No container is referenced, so that none is kept alive.

@@ -38,7 +38,7 @@ _SPAWNING = ("spawn", "start_processes")
 
 
 class _Over:
-    """Stand-in for the result of `mp.spawn(join=False)`; its one rank has already run in this process."""
+    """Stand-in for the result of `mp.spawn(join=False)`, whose one rank has run already in this process."""
 
     def join(self, *_args: Any, **_kwargs: Any) -> bool:
         return True
@@ -92,7 +92,7 @@ class Launchers:
         is_counted: bool = True,
         **variables: str,
     ) -> None:
-        """Runs one of `num_ranks` ranks in this process.
+        """Runs one of the `num_ranks` ranks that a launcher would start, in this process.
 
         Args:
             words: Python's arguments: a file, or `-m` and a module, and the arguments after it.
@@ -181,6 +181,7 @@ class Launchers:
         plain: Callable[..., Any] = vars(module)["launch_agent"]
 
         def launch_agent(config: Any, entrypoint: Any, args: list[Any], **kwargs: Any) -> Any:
+            """Runs one rank in place of the agent, which would start a process for each rank."""
             if not self._is_on:
                 return plain(config, entrypoint, args, **kwargs)
             num_local = config.nproc_per_node
@@ -212,6 +213,7 @@ class Launchers:
             raise ScriptEnd  # the ranks have run here, so that nothing is left to start
 
     def of_torchrun(self, words: list[str]) -> None:
+        """Runs one of the ranks that `torchrun` with arguments `words` would start."""
         from torch.distributed import run as torchrun
 
         launcher: Any = torchrun
@@ -230,6 +232,7 @@ class Launchers:
             self.of_accelerate_launch(words[1:])
 
     def of_accelerate_launch(self, words: list[str]) -> None:
+        """Runs one of the ranks that `accelerate launch` with arguments `words` would start."""
         from accelerate.commands import launch
         from accelerate.commands.config import default_config_file
         from accelerate.utils.launch import prepare_simple_launcher_cmd_env
@@ -253,7 +256,7 @@ class Launchers:
             module.simple_launcher = plain
 
     def of_deepspeed(self, words: list[str]) -> None:
-        """Runs one rank as `deepspeed/launcher/runner.py` and `launch.py` of DeepSpeed 0.19 would."""
+        """Runs one of the ranks that `deepspeed` with arguments `words` would start, as of release 0.19."""
         given, rest = _parser_of_deepspeed().parse_known_args(words)
         called = [*given.called]
         # Unknown options before the script would be taken for the script.
@@ -323,7 +326,7 @@ def _text(word: Any) -> str | None:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Launcher that a command calls, by itself or through Python, and its arguments; None for none."""
+    """Launcher that a command calls, by itself or through Python, and the arguments; None without one."""
     if len(command) > 2 and PurePath(command[0]).name in _SHELLS and command[1] == "-c":
         try:
             command = shlex.split(command[2])

@@ -79,7 +79,7 @@ class LoopCode:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module without Python's cache of compiled code, which other processes use."""
+    """Import loader that bypasses Python's cache of compiled code, which other processes use."""
 
     def __init__(self, name: str, path: str, code: LoopCode) -> None:
         super().__init__(name, path)
@@ -91,7 +91,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Watched(ast.NodeTransformer):
-    """AST transformer that inserts calls which end loops, and report phases reached and values kept."""
+    """AST transformer that inserts calls to end loops, and to report phases reached and values kept."""
 
     def __init__(self, loops: Loops, path: str) -> None:
         self._loops = loops
@@ -142,7 +142,7 @@ class _Watched(ast.NodeTransformer):
         return self._kept(node, node.target)
 
     def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
-        """Returns a statement that adds to a container, followed by a call that reports the addition.
+        """Statement that adds to a container, followed by a call that reports the addition.
 
         The statement alone is returned if the container is neither a variable nor an attribute.
         """
@@ -159,7 +159,7 @@ class _Watched(ast.NodeTransformer):
 
 
 def _decide(names: set[str], body: list[ast.stmt]) -> bool:
-    """Whether the condition of any `if` statement in `body` uses one of the variables `names`."""
+    """Whether an `if` statement in `body` has one of the variables `names` in its condition."""
     conditions = (each.test for part in body for each in ast.walk(part) if isinstance(each, ast.If))
     named = (each.id for test in conditions for each in ast.walk(test) if isinstance(each, ast.Name))
     return any(name in names for name in named)

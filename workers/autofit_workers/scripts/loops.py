@@ -41,7 +41,7 @@ _Function = TypeVar("_Function")
 
 @dataclass(eq=False, slots=True)
 class _Loop:
-    """Running loop of a script's code, or running data loader, with counts of its iterations and steps.
+    """Running `for` or `while` loop of a script, or data loader, with counts of iterations and steps.
 
     Attributes:
         site: key of the place in the code, equal in all epochs; for a data loader its batch sampler.
@@ -77,7 +77,7 @@ class _Loop:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the loop has begun its last iteration by itself, without being ended."""
+        """Whether the loop has begun its own last iteration, without being ended by autofit."""
         return not self.is_ended and self.length is not None and self.num_rounds >= self.length
 
     def stepped(self, *, counts: bool) -> None:
@@ -87,7 +87,7 @@ class _Loop:
 
 
 class _Running(threading.local):
-    """Running loops of the current thread.
+    """Loops of the script and data loaders that run in the current thread.
 
     Attributes:
         loops: loops of the script's code, the outermost first.
@@ -141,22 +141,23 @@ class Loops:
         return max(round(prod(filter(None, lengths)) * self._steps_per_round), last.num_steps)
 
     def take_num_run_steps(self, number: int | None) -> None:
-        """Records the number of steps that a library's loop would make; only the first number counts."""
+        """Records how many steps a library's loop would make in a whole run; later calls have no effect."""
         self._told = self._told or number
 
     @property
     def phases_not_reached(self) -> set[str]:
-        """Names of the phases beside training, such as evaluation, whose code was found but not run."""
+        """Names of phases other than training, such as evaluation, whose code exists but did not run."""
         return set(self._unreached.values())
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Context manager that counts data loaders' batches; a loader that was ended loads no more."""
+        """Context manager that counts data loaders' batches; a loader that was ended gives no more."""
         kind = DataLoaderIterator
         loader: Any = dataloader.DataLoader
         advance, initialize = kind.__next__, loader.__init__
 
         def advanced(iterator: Any) -> Any:
+            """Next batch of a data loader, counted; raises `StopIteration` if the loader was ended."""
             outer = self._running.outer_loader
             if outer is not None:
                 if outer.is_ended:
@@ -195,7 +196,7 @@ class Loops:
             self._given.append(loop)
 
     def _follow_generator(self, kind: Any) -> None:
-        """Counts batches of a data loader class whose `__iter__` is a generator; each run of it is a loop.
+        """Counts batches of a data loader class whose `__iter__` is a generator; each run counts as a loop.
 
         The iterator inside such a generator may continue from epoch to epoch. The generator ends when
         that iterator ends: some run more code then, and some call `next`, which must not end a generator.
@@ -238,8 +239,7 @@ class Loops:
             values: iterable of the loop.
             site: key of the place of the loop in the code.
             decides: whether an `if` in the loop uses the loop's variables, as code for the last step does.
-                The
-                last iteration is then run as well, once for each `site`.
+                The last iteration is then run as well, once for each `site`.
         """
         loop = _Loop(site, _length(values))
         running = self._running.loops
@@ -271,7 +271,7 @@ class Loops:
         return True
 
     def may_reach(self, site: Hashable, phase: str) -> None:
-        """Records that the script has code for another phase than training, such as evaluation.
+        """Records that the script has code for a phase other than training, such as evaluation.
 
         Args:
             site: place of the code that would begin the phase.
@@ -292,8 +292,7 @@ class Loops:
 
         Args:
             counts: whether the step adds to the script's number of steps; with several optimizers only the
-                steps
-                of the one that makes the most do.
+                steps of the one that makes the most do.
             is_enough: whether enough steps were seen, so that the loops around this step end.
 
         Returns:
@@ -306,6 +305,7 @@ class Loops:
         return goes_on
 
     def _end(self) -> bool:
+        """Ends the loops that make steps; returns False if the script itself has to be ended."""
         if not self._ended:
             self._nest = self._nest_of_steps()
             if self._nest:
@@ -329,7 +329,7 @@ class Loops:
         return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
 
     def _nest_of_steps(self) -> list[_Loop]:
-        """Loops around the script's steps, outermost first.
+        """Nested loops around the script's steps, outermost first.
 
         The innermost is the first in which several iterations made steps; loops within it belong to one step.
         """
@@ -360,10 +360,9 @@ def _length(values: Any) -> int | None:
 
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
-    """Yields the value that the last iteration of an ended loop would have had.
+    """Yields the value of an ended loop's last iteration; nothing if it is unknown or was already used.
 
-    Yields nothing if that value cannot be told or its iteration has run. It can be told for `range` and
-    `enumerate`, also within a progress bar.
+    It is known for `range` and `enumerate`, also within a progress bar.
 
     Args:
         values: iterable of the loop.

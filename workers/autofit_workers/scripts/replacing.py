@@ -74,5 +74,5 @@ class Replacements:
 
 
 def _unset(owner: Any, name: str, _plain: Any) -> None:
-    """Deletes a replaced attribute, so that a class again inherits it."""
+    """Deletes an attribute, so that a class inherits it again; third argument as of `setattr`."""
     delattr(owner, name)

@@ -184,7 +184,7 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
 
 
 def _accept(watch: StepWatch, error: Exception) -> None:
-    """Notes for the user that a script failed after enough steps were seen; else raises its error."""
+    """Turns a script's error into a note for the user if enough steps were seen before; else raises it."""
     if not watch.has_enough:
         raise error
     if isinstance(error, StopIteration) and watch.loops is not None:

@@ -28,7 +28,7 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysc
 
 
 class _SilentType(type):
-    """Metaclass of a tracker's stand-in classes, which have any attribute, as a callable without effect."""
+    """Metaclass of a tracker's stand-in classes: any attribute exists, as a callable without effect."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -105,7 +105,7 @@ _RESULTS = {"hparams": 3}
 
 
 class _Tracker(ModuleType):
-    """Stand-in for a tracker's module or submodule."""
+    """Stand-in for the module of an experiment tracker, such as wandb, or a submodule of it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -146,7 +146,7 @@ _OF_HUB = _PUBLISHING["huggingface_hub"]
 
 
 def publishing_finder() -> ExecutingFinder:
-    """Finder that imports modules by which a script publishes, with their functions silenced."""
+    """Import finder that silences the functions of modules by which a script publishes."""
     return ExecutingFinder(_PUBLISHING, _execute_silenced)
 
 

@@ -89,7 +89,7 @@ class StepWatch:
 
     @property
     def kind(self) -> StepKind:
-        """Kind of event that counts as the script's step: optimizer step, backward pass or forward pass."""
+        """Kind of event that counts as a step of the script: optimizer step, backward or forward pass."""
         if self._num_optimizers and (self._most_steps or not self._num_backwards):
             return StepKind.OPTIMIZER
         return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
@@ -114,7 +114,7 @@ class StepWatch:
 
     @property
     def num_seen(self) -> int:
-        """Number of steps seen, once the script has ended; of forward passes if there were no other steps."""
+        """Number of steps seen, once the script has ended; forward passes if there were no other steps."""
         return self.num_steps or self._num_forwards
 
     @property
@@ -150,6 +150,7 @@ class StepWatch:
 
     @contextmanager
     def _optimizers_noted(self) -> Iterator[None]:
+        """Context manager that registers every optimizer that the script makes."""
         kind: Any = torch.optim.Optimizer
         initialize = kind.__init__
 
@@ -166,6 +167,7 @@ class StepWatch:
 
     @contextmanager
     def _backward_followed(self) -> Iterator[None]:
+        """Context manager that reports backward passes, and counts those that accumulate gradients."""
         run_backward = RUN_BACKWARD.get()
         depth = 0
 
@@ -208,7 +210,7 @@ class StepWatch:
             self._follower.forward(module)
 
     def _count_pass(self) -> None:
-        """Counts a forward pass; in a script without an optimizer it ends the step before."""
+        """Counts a forward pass; in a script without an optimizer, the pass ends the step before."""
         if self.is_late:
             self._end()
         if self._num_forwards:
@@ -244,6 +246,7 @@ class StepWatch:
         self._follower.stepping(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Counts an optimizer's step, reports it, and ends loops or script after enough steps."""
         if self.has_ended:  # the script caught the first one
             raise ScriptEnd
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
@@ -262,7 +265,7 @@ class StepWatch:
         self._go_on(counts=counts, is_enough=is_enough)
 
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
-        """Decides after a step whether the script goes on, its loops are ended, or the script is ended.
+        """Continues the script after a step, ends its loops, or ends the script.
 
         Args:
             counts: whether the step adds to the script's number of steps; see `Loops.stepped`.
@@ -286,7 +289,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends a script that does something that cannot be predicted.
+        """Ends a script because of an action that cannot be predicted.
 
         The trial fails with `error`, unless enough steps were seen before; then the error becomes a note.
         """

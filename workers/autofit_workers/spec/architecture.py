@@ -60,7 +60,7 @@ class Architecture:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Key that sorts a vendor's architectures by age, the vendors in the order of `Vendor`."""
+        """Sort key of architectures: the vendors in the order of `Vendor`, each from old to new."""
         return list(Vendor).index(self.vendor), self.number
 
 

@@ -129,7 +129,7 @@ def _opened(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file without waiting, even a pipe that has no writer yet."""
+    """Descriptor of a file opened without waiting, even for a pipe that has no writer yet."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -40,7 +40,7 @@ class DataDependentError(WorkerError):
 
 
 class UnsupportedError(WorkerError):
-    """The device, the installed PyTorch, or the way to measure or predict lacks what a trial needs."""
+    """The device, the installed PyTorch or the probe lacks a feature that a trial needs."""
 
     kind = "unsupported"
 

@@ -19,7 +19,7 @@ OFFLOAD = "+offload"
 
 
 class FirstFsdp(NamedTuple):
-    """Sharding by `FullyShardedDataParallel`, PyTorch's first FSDP.
+    """Sharding by `FullyShardedDataParallel`, PyTorch's first FSDP: its strategy, and whether it offloads.
 
     Attributes:
         strategy: the name of its `ShardingStrategy`.
@@ -39,7 +39,7 @@ FSDP1 = {
 
 
 class Zero(NamedTuple):
-    """Sharding by DeepSpeed's ZeRO.
+    """Sharding by DeepSpeed's ZeRO: its stage, and whether it offloads.
 
     Attributes:
         stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.

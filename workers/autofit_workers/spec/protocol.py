@@ -58,7 +58,7 @@ class Verdict(StrEnum):
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether the verdict says if memory sufficed, as FITS, OOM and THRASH do; others show no size."""
+        """Whether the verdict tells if memory sufficed, as `FITS`, `OOM` and `THRASH` do."""
         return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
 
 
@@ -113,7 +113,7 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether autofit changes the data loader's batch size, as the script has no other way to set it."""
+        """Whether autofit changes the data loader's batch size, because the script has no option for it."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
@@ -313,7 +313,7 @@ class TrialSpec:
 
     @property
     def device_kind(self) -> str:
-        """Kind of the device that a prediction is for."""
+        """Kind of device that a prediction is for, `cuda` or `cpu`."""
         return "cpu" if self.is_for_host else GPU_KIND
 
     def to_json(self) -> str:

@@ -62,6 +62,7 @@ class Parallel:
     offloads_shards: bool = False
 
     def __post_init__(self) -> None:
+        """Sorts the kinds; raises `ValueError` for kinds or numbers of ranks that do not go together."""
         kinds = [kind for kind, _ in self.degrees]
         for kind, degree in self.degrees:
             if kind not in PARALLEL_KINDS:
@@ -217,7 +218,7 @@ class Parallel:
 
     @property
     def is_told(self) -> bool:
-        """Whether a trace has to name the parallelism; for `ddp:N` alone the number of ranks is enough."""
+        """Whether traces have to name the parallelism; for `ddp:N` alone the number of ranks is enough."""
         return self.shards or self.is_one_process
 
     @property
@@ -373,6 +374,7 @@ class Setup:
     most_host_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        """Raises `ValueError` for a mode, kind of batches, rank or share that does not exist."""
         if self.mode is not None and self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:

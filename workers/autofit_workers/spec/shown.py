@@ -115,7 +115,7 @@ def redacted_place(place: str) -> str:
 
 
 def has_secret(place: str) -> bool:
-    """Whether an address holds a secret."""
+    """Whether an address, such as a database's URL, holds a password or token."""
     return redacted_place(place) != place
 
 

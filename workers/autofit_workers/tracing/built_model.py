@@ -52,7 +52,7 @@ class BuiltModel:
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields names and shapes of the tensors of one sample.
+    """Yields names and shapes of the tensors in a batch, with the batch dimension left out.
 
     Args:
         value: a tensor whose first dimension is a batch of 1, or a list of one sample.

@@ -280,6 +280,7 @@ def _run_steps(step: _TracedStep, ends: StepEnds, recorder: Recorder, parallel: 
 
 
 def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:
+    """Optimizers of a workload; with `optimizer_in_backward`, hooked to step during backward."""
     if isinstance(workload.optimizer, str):
         with fake_gpu.unseen():
             require_library(workload.optimizer)
@@ -296,7 +297,7 @@ def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, record
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
-    """Note for the user on memory that a named optimizer's step takes beyond the trace; empty if none."""
+    """Note for the user on memory of a named optimizer's step that the trace lacks; empty if none."""
     optimizer = workload.optimizer if workload.mode == "train" else None
     said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
     return (f"{optimizer}: {said}",) if said else ()
@@ -366,7 +367,7 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
 
 
 def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
-    """Moves a model to the fake device.
+    """Moves a model from the host to the fake device, or to several fake GPUs.
 
     Args:
         model: the model, on the host.
@@ -446,6 +447,7 @@ class _TracedStep:
         self.batch_note: str | None = None
 
     def run(self, number: int) -> None:
+        """Traces step number `number`, then names and categorizes what model and optimizer hold."""
         self._number = number
         recorder, model, optimizer = self._recorder, self._model, self._optimizer
         for part in parts_of_step(self._spec):
@@ -462,6 +464,7 @@ class _TracedStep:
             recorder.recategorize(tensors, category)
 
     def _run_part(self) -> None:
+        """Traces one part of a step, such as an accumulated batch: makes a batch and runs it."""
         self._begin_phase("input")
         batch_size = self._spec.batch_size * self._spec.setup.parallel.num_microbatches
         batch = self._workload.make_batch(batch_size, self._mode.device)
@@ -484,6 +487,7 @@ class _TracedStep:
             self._run(batch)
 
     def _run(self, batch: Any) -> None:
+        """Runs a training step, or an inference step without an optimizer, on a batch."""
         model, optimizer, knobs = self._model, self._optimizer, self._spec.knobs
         if optimizer is None:
             infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)

@@ -31,7 +31,7 @@ _EXPECTED_PASSES = {
 
 
 def workload() -> Workload:
-    """Tiny workload: convolution, batch norm, residual, dropout, attention, linear layer; autocast; Adam."""
+    """Tiny workload: a model with convolution, batch norm, dropout, attention and more, trained by Adam."""
     return Workload(
         build_model=_build_model, make_batch=_make_batch, loss=_loss, optimizer="adam", name="self-test"
     )
@@ -82,6 +82,7 @@ def findings(trace: Trace) -> tuple[str, ...]:
 
 
 def _build_model() -> torch.nn.Module:
+    """Builds a small model with the operators whose memory the self-test checks."""
     import torch
     from torch.nn import functional
 

@@ -115,6 +115,7 @@ def answer(
 
 
 def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:
+    """Runs a trial by its probe: predicts it, or measures it on a card or on the CPU."""
     # A late import, because a prediction must not touch CUDA's modules before its hooks are in place.
     if spec.probe is Probe.PREDICT:
         with importing():
@@ -132,6 +133,7 @@ def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:
 
 
 def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
+    """Outcome of a trial that raised an error, with the error's text for the user."""
     verdict = Verdict.INVALID if isinstance(error, InvalidTrialError) else Verdict.FAILED
     device = None
     if spec.probe is Probe.CUDA:

@@ -200,6 +200,7 @@ class Child:
         self.close()
 
     def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
+        """Runs a trial in the process; a process that dies, hangs or is interrupted is ended."""
         require_wanted()  # before a process is started for nothing
         try:
             process = self._started(Permissions.of(spec.setup) if spec.probe is Probe.PREDICT else None)
@@ -238,6 +239,7 @@ class Child:
         self.busy_seconds += time.monotonic() - supervision.first_heard
 
     def _started(self, permissions: Permissions | None) -> ChildProcess:
+        """Process with the given permissions, which is started unless it runs already."""
         if permissions != self._permissions:
             self._end()
             self._permissions = permissions
@@ -282,6 +284,7 @@ def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: 
 
 
 def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
+    """Outcome of a trial whose process died or was ended: the verdict, and the reason for the user."""
     where = supervision.last_heard
     if isinstance(error, TooMuchMemoryError):
         return _out_of_host_memory(spec, str(error), where)

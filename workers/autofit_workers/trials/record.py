@@ -98,7 +98,7 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line that records measured trials into a file; returns the exit code."""
+    """Records measured trials into a file, as the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
@@ -148,7 +148,7 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def write_row(write: Callable[[str], object], row: Row) -> None:
-    """Writes a row as one line of JSON."""
+    """Writes a row of recorded measurements as one line of JSON."""
     write(json.dumps({"schema": GROUND_TRUTH_SCHEMA, **row}, separators=(",", ":")) + "\n")
 
 
@@ -299,6 +299,7 @@ def _trial_of(spec: TrialSpec) -> Row:
 def _prediction(
     spec: TrialSpec, measured: TrialOutcome, run: Callable[[TrialSpec], TrialOutcome], seconds: float
 ) -> Row:
+    """Row for the file of records with the prediction of a measured trial."""
     architecture = measured.environment.get("architecture", spec.architecture)
     predicted = run(
         dataclasses.replace(spec, probe=Probe.PREDICT, architecture=architecture, deadline_seconds=seconds)

@@ -98,7 +98,7 @@ def close_predictor() -> None:
 
 
 def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
-    """Whether a trial that failed under its memory limit may have failed for memory, though no error says so.
+    """Whether a trial under a memory limit may have failed for lack of memory, though its error names none.
 
     Args:
         outcome: outcome of the trial.
@@ -138,7 +138,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
 
 
 def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
-    """Places of the branches on unknown values that a failed prediction took; empty if unreadable."""
+    """Source lines of the branches on unknown values that a failed prediction took; empty if unreadable."""
     try:
         return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
     except ValueError:

@@ -43,6 +43,7 @@ def make_in_backward(workload: Workload, model: nn.Module, implementation: str =
 def _of_each(
     workload: Workload, model: nn.Module, implementation: str
 ) -> Iterator[tuple[nn.Parameter, _Optimizers]]:
+    """Yields each trained parameter with its own optimizers, made by the workload's name or function."""
     if isinstance(workload.optimizer, str):
         for make, groups in parts_of_named(workload.optimizer, model, implementation):
             for group in groups:

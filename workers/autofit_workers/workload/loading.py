@@ -99,6 +99,7 @@ def _needs_gpu(error: BaseException) -> bool:
 
 
 def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
+    """Content of a reference's source file, checked against the digest in the reference."""
     location = ref.target.rpartition(":")[0]
     if path is None or not path.is_file():
         raise SourceChangedError(

@@ -103,8 +103,7 @@ def train_step(
 
     For an accumulated step it runs one pass: gradients are dropped before the first pass only, and the
     optimizer steps after the last. A workload's own `step` runs under autocast as a whole, and drops and
-    scales
-    its gradients itself.
+    scales its gradients itself.
 
     Args:
         workload: has the loss, or its own step.
@@ -118,8 +117,7 @@ def train_step(
             none.
         in_backward: whether hooks step the optimizer and drop the gradients during backward.
         phase: called with `forward`, `backward` and `optimizer` as each begins; for a workload's own step
-            with
-            `forward` only.
+            with `forward` only.
         part: which pass of an accumulated step this is; by default the only one.
     """
     phase("forward")

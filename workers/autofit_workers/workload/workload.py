@@ -227,6 +227,7 @@ def _library_workload(ref: WorkloadRef) -> Workload:
 
 
 def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
+    """Workload for an object that a user's reference names: a workload, a function, or a module."""
     from torch import nn
 
     if isinstance(found, nn.Module):
@@ -317,6 +318,7 @@ def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
 
 
 def _pickled(workload: Workload) -> WorkloadRef:
+    """Reference to a workload by its pickle, for workloads that no file or name stands for."""
     cloudpickle = _cloudpickle()
     with ExitStack() as stack:
         # A worker could not import the modules that were made from files in this process.

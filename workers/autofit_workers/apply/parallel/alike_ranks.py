@@ -19,11 +19,10 @@ from autofit_workers.spec.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
-    """Groups of ranks that hold equally large shards and run alike, so that one of each has to be predicted.
+    """Groups of ranks that hold equally large shards and run the same stage; one of each is predicted.
 
     The groups are in the order of their first ranks; the result is empty if all ranks are alike. It takes
-    about
-    100 seconds for a million ranks, and proportionally less for fewer.
+    about 100 seconds for a million ranks, and proportionally less for fewer.
 
     Args:
         model: any rank's part of the model.
@@ -42,7 +41,7 @@ def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks,
 
 
 def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
-    """Functions that return how many elements of a parameter a rank holds, from the rank's mesh coordinates.
+    """Functions from a rank's mesh coordinates to the number of a parameter's elements that it holds.
 
     There is one for each combination of shape and placement among the sharded parameters.
     """

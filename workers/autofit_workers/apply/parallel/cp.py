@@ -28,7 +28,7 @@ _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
 class ContextParallelRanks(Strategy):
-    """Context parallelism: ranks share each sequence of a batch; each holds all parameters, or shards."""
+    """Context parallelism: ranks share each sequence of a batch; a rank holds all parameters, or shards."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -107,8 +107,7 @@ class Context:
         """Tensors of a batch that hold sequences, which run along dimension 1.
 
         The first integer tensor, such as the tokens, gives their length; other tensors of that length belong
-        to
-        them.
+        to them.
 
         Raises:
             InapplicableError: there is no such tensor, or the ranks cannot divide its length.
@@ -155,6 +154,7 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
         is_causal: bool = False,
         **options: Any,
     ) -> Any:
+        """Runs attention, and refuses calls with masks or sequences that ring attention cannot have."""
         if attn_mask is not None or not is_causal or query.size(-2) != key.size(-2):
             what = "a mask" if attn_mask is not None else "attention that is not causal"
             raise InapplicableError(f"--parallel {parallel}: {_NO_RING}, and here is {what}: leave out cp")

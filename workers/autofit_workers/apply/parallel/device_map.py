@@ -45,6 +45,7 @@ class DeviceMapCards(Strategy):
         return is_of_bitsandbytes(base)
 
     def dealt(self, model: nn.Module, base: str | None) -> Dealt:
+        """Assignment of a model's modules to the cards; raises `InapplicableError` if some card gets none."""
         num_cards = self.parallel.degree(DEVICE_MAP)
         found = _device_map(model, num_cards, base)
         num_used = len(set(found.values()))
@@ -94,6 +95,7 @@ def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str,
 
 
 def _of_transformers(model: Any, room: Mapping[int | str, int], base: str | None) -> Mapping[str, int]:
+    """Device map that transformers' `device_map="auto"` makes: number of a GPU by module path."""
     from transformers.integrations import accelerate
 
     no_split = model._no_split_modules  # noqa: SLF001 - as `from_pretrained` asks

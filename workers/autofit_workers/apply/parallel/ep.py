@@ -61,7 +61,7 @@ STRATEGY = ExpertParallelRanks
 
 
 def _plan_of(model: Any) -> dict[str, str]:
-    """Plan by which transformers divides a model's experts: a parallel style by module or parameter name.
+    """Parallel style by module or parameter name, by which transformers divides a model's experts.
 
     Raises:
         InapplicableError: the model has no plan for experts.

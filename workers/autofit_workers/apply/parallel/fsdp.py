@@ -35,6 +35,7 @@ class FullyShardRanks(Strategy):
         return model
 
     def spreading(self, part: torch.nn.Module, placement: Placement, *, is_stage: bool) -> Spread:
+        """Function that calls `fully_shard` on a module, with mesh, precision and offloading set."""
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         del is_stage

@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FirstFsdpRanks(Strategy):
-    """FSDP1: ranks hold shards of flat parameters, each of which joins the parameters of one unit."""
+    """FSDP1: ranks hold shards of flat parameters, each made of all parameters of one FSDP unit."""
 
     @property
     def _how(self) -> FirstFsdp:

@@ -13,7 +13,7 @@ from autofit_workers.pytorch.dispatch import disable_current_modes
 
 
 class LeftOut(nn.Identity):
-    """Identity in place of a module that another pipeline stage has, before or after the repeated blocks."""
+    """Identity in place of a module outside the repeated blocks that another pipeline stage runs."""
 
 
 def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:

@@ -31,7 +31,7 @@ WRITE_IT_SO = (
 
 
 class Call(ABC):
-    """Base of the ways to call a model that is cut into stages: what its stages take, exchange and return."""
+    """Base of calling conventions of a model cut into stages: arguments, exchanged tensors and loss."""
 
     @abstractmethod
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
@@ -78,7 +78,7 @@ class Plan(ABC):
         """Copy of the model that has only the parts of stage `number`, counted from 0, of `num_stages`."""
 
     def of_stage(self, number: int, num_stages: int) -> range:
-        """Range of the indices of the repeated blocks that stage `number`, counted from 0, has."""
+        """Indices of the repeated blocks that stage `number`, counted from 0, runs."""
         each, more = divmod(len(self.blocks), num_stages)
         start = number * each + min(number, more)
         return range(start, start + each + (number < more))
@@ -106,7 +106,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 class _Passed(nn.Module):
-    """Identity in place of a block that another pipeline stage has."""
+    """Identity in place of a repeated block that another pipeline stage runs."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class _TransformersCall(Call):
 
 
 class _OwnPlan(Plan):
-    """Plan from a model's own `pp_plan`: names of parts, one of which holds the blocks.
+    """Plan made of a model's own `pp_plan`: names of the model's parts, one of which holds the blocks.
 
     A part named both before and after the blocks is in the first and in the last stage.
     """
@@ -282,7 +282,7 @@ class _OwnCall(Call):
 
 
 def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Input of the first block and output of the whole model, as tensors on the device `meta`."""
+    """Input of a model's first block and output of the model, as tensors on the device `meta`."""
     taken: list[Tensor] = []
     first = next(model.get_submodule(blocks).children())
     handle = first.register_forward_pre_hook(lambda _module, args: taken.append(args[0]))

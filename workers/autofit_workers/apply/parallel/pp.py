@@ -171,6 +171,7 @@ class Pipelined(ScheduledModel):
         self._schedules[with_backward].step(*args, **others, **options)
 
     def _scheduled(self, inputs: Tensor, *, with_backward: bool) -> Any:
+        """Schedule of `torch.distributed.pipelining` for this rank's stages, for inputs of some shape."""
         from torch.distributed import pipelining
 
         num_rows = inputs.shape[0] // self.num_microbatches

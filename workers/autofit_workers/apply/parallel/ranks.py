@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """Process that is one of several ranks, with all kinds of their parallelism applied to its model.
+    """Process as one of several ranks, with their kinds of parallelism applied to its model.
 
     Without parallelism the methods have no effect.
 

@@ -97,7 +97,7 @@ class Engine(ABC):
 
 
 class Strategy:
-    """Base of the kinds of parallelism, such as FSDP: what each does to a model, a batch and a step.
+    """Base of the kinds of parallelism, such as FSDP: how each changes a model, a batch and a step.
 
     A method that a kind does not override does nothing.
 
@@ -166,7 +166,7 @@ class Strategy:
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """Model prepared or wrapped as a whole, before its parts are sharded one after the other.
+        """Model prepared or wrapped as a whole, before its parts are sharded one by one.
 
         Args:
             model: the model, on the host.

@@ -80,6 +80,7 @@ def _require_modules(model: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
+    """Function that splits a module's tensors by transformers' own plan for tensor parallelism."""
     from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 

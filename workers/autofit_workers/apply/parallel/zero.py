@@ -42,7 +42,7 @@ _SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of t
 
 
 class ZeroRanks(Strategy):
-    """Ranks that shard optimizer states, gradients and parameters, depending on the stage of ZeRO."""
+    """ZeRO: ranks shard optimizer states, gradients and parameters, as far as its stage says."""
 
     brings_model = True
 
@@ -79,7 +79,7 @@ STRATEGY = ZeroRanks
 
 
 class ZeroEngine(Engine):
-    """DeepSpeed's engine of this rank, which divides losses, clips gradients and decides when to step.
+    """DeepSpeed's engine on this rank, which divides losses, clips gradients and decides when to step.
 
     In the trace, tensors that ranks exchange, such as buckets, count neither as parameters nor as gradients.
     """
@@ -188,7 +188,7 @@ def joined(device_kind: str) -> Iterator[None]:
 
 
 def _leave() -> None:
-    """Resets DeepSpeed's state of the last model and its process groups, but not PyTorch's group."""
+    """Resets DeepSpeed's state of the last model and its process groups, but keeps PyTorch's group."""
     from deepspeed.comm import comm
     from deepspeed.runtime.zero.partition_parameters import Init
     from deepspeed.utils import groups
@@ -202,7 +202,7 @@ def _leave() -> None:
 def _engine(
     model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
 ) -> Any:
-    """DeepSpeed's engine of this rank, which moves the model to the device and trains it, inside `joined`.
+    """DeepSpeed's engine on this rank, which moves the model to the device and trains it, inside `joined`.
 
     Args:
         model: the model, on the host.

@@ -70,7 +70,7 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 def _through_the_door(
     tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
 ) -> Entered:
-    """Makes the new namespaces and their process 1; returns only in the workload's process inside.
+    """Creates the boundary's namespaces and their first process; returns in the workload's process alone.
 
     Args:
         tell: pipe to the process outside, which reads the progress, an error, and at last the exit status.

@@ -102,6 +102,7 @@ class _Tree:
         self._open_below("/")
 
     def _open_below(self, folder: str) -> None:
+        """Opens files and folders in a folder, and in those of its folders that contain mounts."""
         for entry in sorted(os.scandir(folder), key=lambda each: each.name):
             if _is_kernels(entry.path):
                 continue
@@ -192,6 +193,7 @@ def _bind_read_only(lower: int, target: str) -> None:
 
 
 def _make_proc(target: str) -> None:
+    """Mounts a new `/proc` at `target`, with files that could change the machine made read-only."""
     os.mkdir(target, 0o555)
     kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     if _release() >= _PID_MAX_OF_NAMESPACES:
@@ -220,6 +222,7 @@ def _make_sys(target: str) -> None:
 
 
 def _make_dev(target: str, most_bytes: int) -> None:
+    """Mounts a small `/dev` at `target`, with the usual devices, NVIDIA's, and `shm` in memory."""
     os.mkdir(target, 0o755)
     kernel.mount("tmpfs", target, "tmpfs", kernel.MS_NOSUID, "size=1M,mode=755")
     for name in (*_DEVICES, *(each for each in os.listdir("/dev") if each.startswith(_NVIDIA))):

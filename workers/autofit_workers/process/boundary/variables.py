@@ -56,7 +56,7 @@ _NO_SECRET = re.compile(r"\s*(?:-?[\d.]{1,12}|true|false|yes|no|on|off|none|)\s*
 
 
 def public(variables: Mapping[str, str], kept: Collection[str] = ()) -> dict[str, str]:
-    """Environment variables without those that hold a secret, except the variables named in `kept`."""
+    """Environment variables without those that hold a secret, except for the names in `kept`."""
     return {name: value for name, value in variables.items() if name in kept or not is_secret(name, value)}
 
 

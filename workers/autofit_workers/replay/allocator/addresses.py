@@ -23,7 +23,7 @@ class AddressSpace:
         self._holes = [(0, _END)]
 
     def reserve(self, num_bytes: int, *, alignment: int = SEGMENT_STEP_BYTES) -> int:
-        """Takes the lowest `num_bytes` of free addresses; returns the first, a multiple of `alignment`."""
+        """Takes the lowest free range of `num_bytes`; returns its address, a multiple of `alignment`."""
         for index, (start, end) in enumerate(self._holes):
             address = -(-start // alignment) * alignment
             if address + num_bytes <= end:

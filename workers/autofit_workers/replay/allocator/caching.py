@@ -177,6 +177,7 @@ def _mapped_parts(front: Block) -> Iterator[list[Block]]:
 
 
 def _segment(blocks: list[Block]) -> Segment:
+    """Snapshot of a segment, made of its blocks."""
     first = blocks[0]
     return Segment(
         address=first.address,

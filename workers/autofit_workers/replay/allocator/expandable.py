@@ -40,6 +40,7 @@ class ExpandableBlockPools(BlockPools):
     is_expandable = True
 
     def _grow(self, size: int, pool: Pool) -> Block | None:
+        """Block of `size` bytes made by mapping pages; None if that would exceed the memory limit."""
         if self.reserved_bytes + self.settings.segment_bytes(size) > self.limit_bytes:
             return None
         candidate = self._lowest_extensible(size, pool)

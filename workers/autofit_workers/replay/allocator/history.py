@@ -139,7 +139,7 @@ class _Recorder:
             self.free(self.allocate(num_bytes, None, stream), None)
 
     def history(self, allocated: Mapping[int, int]) -> History:
-        """Returns the recorded history.
+        """Returns the recorded actions, with the allocator's state at the end.
 
         Args:
             allocated: index of the request of each block that is still allocated, by the block's address.

@@ -82,7 +82,7 @@ class PendingFrees(Generic[_Block]):
         return True
 
     def wait(self, stream: int | None = None, *, up_to: int | None = None) -> None:
-        """Records that the host waits for a stream; the blocks that this sets free come back from `over`.
+        """Records that the host waits for a stream, so that `over` returns the blocks that become free.
 
         Args:
             stream: the stream; None for all streams.

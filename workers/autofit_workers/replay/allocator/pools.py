@@ -186,7 +186,7 @@ class BlockPools:
 
     @property
     def active_bytes(self) -> int:
-        """Bytes of all blocks handed out or pending. Each call sums over all blocks: too slow for a loop."""
+        """Bytes of all blocks handed out or pending, summed over all blocks at each call: slow in a loop."""
         cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
         return self.reserved_bytes - cached
 
@@ -314,6 +314,7 @@ class BlockPools:
         return before_bytes - self.reserved_bytes
 
     def _reserve(self, size: int, pool: Pool) -> Block:
+        """Block of a new segment; at the limit releases cached memory, and raises if that is not enough."""
         if self._collects_garbage:
             self._collect_garbage()
         block = self._grow(size, pool)

@@ -22,7 +22,7 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 
 class Choice(NamedTuple):
-    """Smaller sizes that an allocation falls back to, as convolutions do for their workspace.
+    """Smaller sizes that a request falls back to when memory is short, as for convolution workspaces.
 
     PyTorch tries cuDNN's plans in turn until a workspace can be allocated. In cuDNN's benchmark mode it first
     times all plans in one large allocation.
@@ -231,6 +231,7 @@ class _SpecialRequests:
             self._pools.give(block)
 
     def _first_of(self, request: int, sizes: Sequence[int]) -> Block | None:
+        """Block of the first of `sizes` that fits, without sizes that the same call was refused."""
         asker = self._choices[request].asker
         refused_bytes = self._refused.get(asker, sys.maxsize)
         for asked_bytes in [size for size in sizes if size < refused_bytes] or sizes[-1:]:

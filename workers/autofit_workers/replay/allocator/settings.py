@@ -54,6 +54,7 @@ class AllocatorSettings:
     max_non_split_rounding_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        """Raises `ValueError` for values that PyTorch would refuse."""
         segment_bytes = self.large_segment_size_bytes
         if segment_bytes <= EXACT_SEGMENT_REQUEST_BYTES or segment_bytes % MIB:
             raise ValueError(f"large_segment_size must be whole MiB above 10, got {segment_bytes} bytes")

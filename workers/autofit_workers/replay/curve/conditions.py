@@ -79,7 +79,7 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Interface of an object that knows the workspaces on other cards than the one that is predicted for.
+    """Interface of an object that knows workspaces on cards other than the likely one.
 
     It serves predictions for one of several possible cards; `curve.other_cards` implements it.
 
@@ -227,6 +227,7 @@ def _of_backend(
 def _on_its_card(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
+    """Workspace or scratch memory of each call on the card of `conditions`, with plans of one source."""
     card = Architecture.of(conditions.architecture)
     platform = Platform(card, conditions.torch_release or torch_release, conditions.multiprocessors)
     policy, libraries = conditions.policy, libraries_of(card)

@@ -143,6 +143,7 @@ class OtherCards:
         self._known |= zip(missing, ask(list(missing.values())), strict=True)
 
     def _between(self, call: Convolution, policy: _Key) -> _Ends:
+        """Smallest and largest workspace of a convolution, interpolated between sizes of the grid."""
         ends = neighbours(call.input_shape[0])
         below, above = (self._known[policy, layer(call), size] for size in ends)
         if ends[0] == ends[1]:

@@ -24,7 +24,7 @@ class LiveAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakEstimate:
-    """Predicted peaks of a step on a card.
+    """Predicted allocated and reserved peaks of a step on a card, with their uncertainty.
 
     Where it is not known how much workspace cuDNN will take for a convolution, it is assumed as likely, low
     or high. If the cuDNN that will run cannot be queried, several sources of its convolution plans are used.

@@ -241,7 +241,7 @@ class PlannedStep:
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """Memory in which cuDNN's benchmark mode times plans, and the plan found, without a memory limit.
+        """Workspaces by which cuDNN's benchmark mode picks plans in a replay without a memory limit.
 
         Args:
             demanded: workspace bytes of each distinct call, for its first and its later runs.

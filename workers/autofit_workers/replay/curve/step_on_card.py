@@ -175,7 +175,7 @@ class StepOnCard:
         return None
 
     def likely(self) -> LikelyReplay:
-        """Replay with the likely workspaces, and the sizes that were replayed."""
+        """Replay of the step with the likely workspaces, and the bytes of its allocations."""
         typical = self._typical
         return LikelyReplay(
             sizes=typical.sizes(Level.LIKELY),
@@ -184,7 +184,7 @@ class StepOnCard:
         )
 
     def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
-        """Likely workspace bytes of given calls, which need not be of this step, on its card."""
+        """Likely workspace bytes on the step's card of given calls, which may be of another step."""
         found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
         return [each.likely_bytes for each in found]
 
@@ -285,7 +285,7 @@ class StepOnCard:
         return sorted(self.by_source, key=peaks)[(len(self.by_source) - 1) // 2]
 
     def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded, EventClock]]:
-        """Yields what has to be replayed for some levels and all plan sources, equal replays only once.
+        """Yields the arguments of the replays for some levels and all plan sources, equal replays once.
 
         For each replay these are the step with the source's plans, the workspace bytes of its calls, and the
         assumption on when CUDA events complete.

@@ -91,7 +91,7 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """Makes the run from a trace; None if batches of other lengths cannot be derived from the trace.
+        """Makes the run from a trace; None if the trace does not tell how batches of other lengths behave.
 
         That is so if the events never repeat, if the trace has no batch lengths or no ends of steps, or if it
         uses several streams.
@@ -176,7 +176,7 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """Size functions of all allocations of a batch, for each place of a batch in a period.
+        """Size functions of a batch's allocations, by the position of the batch in a period.
 
         For each place these are the distinct functions, and for each allocation the index of its function.
         """
@@ -190,6 +190,7 @@ class VaryingRun:
         }
 
     def _through(self, alike: Sequence[int]) -> tuple[list[_VaryingSize], list[int]]:
+        """Size functions of a batch's allocations, fitted to the batches `alike`, and each one's index."""
         allocations = self._trace.allocations
         around = [_around(self._lengths.numbers, number) for number in alike]
         fits = [_Recording(fitted(points)) for points in zip(*around, strict=True)]
@@ -226,7 +227,7 @@ class _VaryingSize:
     error: float
 
     def at(self, around: Sequence[Numbers]) -> int | Call:
-        """Bytes of the allocation at given lengths, or the operator call that its bytes are computed from.
+        """Size of an allocation at given lengths: bytes, or the operator call from which they are computed.
 
         Args:
             around: lengths of the allocation's batch, of the next one and of the one before.
@@ -238,7 +239,7 @@ class _VaryingSize:
 
 
 class _Recording:
-    """Function that fits polynomials, and records the largest error of all its fits until `take_error`."""
+    """Callable that fits polynomials, and records the largest error of its fits until `take_error`."""
 
     def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
         self._fit = fit

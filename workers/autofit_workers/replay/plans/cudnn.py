@@ -61,6 +61,8 @@ class _Type(IntEnum):
 
 
 class _Attribute(IntEnum):
+    """Attributes of cuDNN's backend descriptors, by number."""
+
     CONVOLUTION_COMPUTE_TYPE = 100
     CONVOLUTION_MODE = 101
     CONVOLUTION_DILATIONS = 102
@@ -161,6 +163,7 @@ class Cudnn:
         return tuple(dict.fromkeys(found))
 
     def _planned(self, graph: Descriptor, device: Descriptor, mode: int) -> Iterator[Plan]:
+        """Yields the plans that one of cuDNN's heuristic modes proposes for a convolution."""
         with self._make(_Kind.ENGINE_HEURISTICS) as heuristics:
             heuristics.set(_Attribute.HEURISTICS_GRAPH, _Type.DESCRIPTOR, _pointers(graph))
             heuristics.set(_Attribute.HEURISTICS_MODE, _Type.HEURISTIC_MODE, _int32s(mode))

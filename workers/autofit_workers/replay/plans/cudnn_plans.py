@@ -129,6 +129,7 @@ class _PlanServer:
             self._started()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer of the process to a request; raises `CudnnError` if libcudnn fails or the process dies."""
         with self._lock:
             process = self._started()
             try:

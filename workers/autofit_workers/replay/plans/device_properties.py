@@ -117,6 +117,7 @@ class DeviceProperties:
         return json.dumps(self._fields())
 
     def _fields(self) -> dict[str, Any]:
+        """Fields of the card's JSON text under cuDNN's names."""
         limits = self.limits
         return {
             "deviceVer": 10 * Architecture.of(self.architecture).capability,  # 8.6 is 860

@@ -98,6 +98,7 @@ def shared_object(machine: int, code: bytes) -> bytes:
 
 
 def _headers(machine: int, code_end: int, dynamic_bytes: int) -> bytes:
+    """ELF file header and program headers of a shared library with code and a dynamic section."""
     identity = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)  # 64 bits, little-endian, version 1
     file_header = identity + struct.pack(
         "<HHIQQQIHHHHHH",

@@ -42,6 +42,7 @@ class FormulaPlans:
         return [self._plans(call) for call in calls]
 
     def _plans(self, call: Convolution) -> tuple[Plan, ...]:
+        """Plans of one convolution by formula, the likely one first, the last without workspace."""
         nothing = Plan(_NO_ENGINE, 0)
         dense = call.groups == 1 and math.prod(call.weight_shape[2:]) > 1
         if dense and not Architecture.of(self.architecture).is_planned_for:

@@ -84,7 +84,7 @@ def neighbours(num_samples: int) -> tuple[int, int]:
 
 
 def _ends(call: Convolution) -> tuple[int, int]:
-    """Two batch sizes next to a call's at which its plans are queried.
+    """Lower and upper batch size next to a call's own at which its plans are queried.
 
     The upper one is at most the number of samples that cuDNN runs at once. Both are the call's own size if
     that is in the grid, or if cuDNN runs no more samples at once.

@@ -38,11 +38,14 @@ def main(requests_fd: int, answers_fd: int) -> None:
 
 
 class _Server:
+    """Holder of the loaded libcudnn and of the cards that it was asked about."""
+
     def __init__(self) -> None:
         self._cudnn: Cudnn | None = None
         self._devices: dict[str, Descriptor] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer to a request: cuDNN's version, and the plans of each convolution."""
         if self._cudnn is None:
             self._cudnn = Cudnn.load()
         properties: str = request["device"]

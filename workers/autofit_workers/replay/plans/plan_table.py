@@ -80,7 +80,7 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Encodes one plan, with its workspace as few copies of the call's tensors and a small rest.
+    """Encodes one plan: its workspace as multiples of the call's tensors plus a small remainder.
 
     Args:
         call: the convolution.
@@ -236,7 +236,7 @@ _Position = tuple[float, ...]
 
 
 def _position(of: Features, vector_channels: int) -> _Position:
-    """Coordinates of a convolution; the sum of their differences says how unlike two convolutions are.
+    """Coordinates of a convolution in a space in which similar convolutions are close (sum of differences).
 
     Args:
         of: features of the convolution, see `features`.
@@ -310,6 +310,7 @@ class _Places:
             self._samples.setdefault(tuple(geometry), []).append(num_samples)
 
     def _nearest(self, of: Features) -> Features:
+        """Features of the table's convolution with the smallest distance to one with the features `of`."""
         here, found = _position(of, self._vector_channels), of
         best = self._bound(of, here)
         h0, h1, h2, h3, h4, h5, h6, h7 = here

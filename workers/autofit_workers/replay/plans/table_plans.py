@@ -115,7 +115,7 @@ def _plans(capability: int, version: tuple[int, int], call: Convolution) -> tupl
 
 
 def plans_in(table: PlanTable, call: Convolution) -> tuple[Plan, ...]:
-    """Plans of a call by a table.
+    """Convolution plans that a plan table has for a call.
 
     For float64 these are the plans of float32 without tensor cores, the smallest workspace first.
     """

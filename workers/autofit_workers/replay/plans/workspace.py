@@ -96,7 +96,7 @@ def samples_at_once(call: Convolution) -> int:
 
 
 def at_once(call: Convolution) -> Convolution:
-    """Convolution of as many of a call's samples as cuDNN runs at once; its workspace is that of the call."""
+    """Convolution of the samples that cuDNN runs at once; its workspace is that of the whole call."""
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 

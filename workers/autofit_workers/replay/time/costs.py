@@ -105,7 +105,7 @@ class Costs:
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """Returns a collective's kernel, in class `ALL_REDUCE` if real all-reduces like it were measured.
+        """Kernel of a collective, moved to class `ALL_REDUCE` if real all-reduces like it were measured.
 
         They have to be over the links of this network within a node, and of at least 250 kB.
         """
@@ -133,6 +133,7 @@ class Costs:
         return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
 
     def _worked_out(self, kernel: Kernel) -> float:
+        """Seconds of a kernel: arithmetic, memory traffic, launches and, for a collective, the links."""
         speeds = self.speeds
         if kernel.group is not None:
             across = 0.0

@@ -126,7 +126,7 @@ def _bytes(*operands: Operand) -> int:
 
 
 def _element_by_element(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of an operator that has no rule of its own.
+    """Kernel assumed for an operator without a rule of its own.
 
     It is elementwise if the operator is flagged as pointwise, else of class `OTHER`.
     """
@@ -202,7 +202,7 @@ def _copy_together(work: Work) -> tuple[Kernel, ...]:
 
 
 def _copy_apart(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that splits a tensor, the operator's first input, by copying it into the other inputs."""
+    """Kernel that splits a tensor, the operator's first input, by copying its parts into the other inputs."""
     first = work.inputs[0]
     return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
 

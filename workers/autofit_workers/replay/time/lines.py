@@ -32,7 +32,7 @@ class BatchDependentWorkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Repetition of a text generation's last traced pass in the passes that were not traced.
+    """Untraced passes of a text generation, which repeat the last traced pass.
 
     Each pass makes one token; its work grows by the same amount from pass to pass.
 

@@ -32,7 +32,7 @@ _RESIDENT = 32768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductConstants:
-    """Constants of how close to a device's peak the matrix products of a class of kernels come.
+    """Constants that say how close to a device's peak speed a class of kernels computes matrix products.
 
     A kernel computes the result in tiles; wider tiles read fewer elements per multiplication.
 

@@ -246,7 +246,7 @@ class _Lanes:
         return _length(_merged((*kernels, *beside))) - _length(kernels)
 
     def _run_next(self) -> None:
-        """Simulates one call: of the first waiting call of each stream, the one that can start first."""
+        """Simulates one call: of the next calls of all streams, the one that can start first."""
         if len(self._waiting) == 1:
             (stream,) = self._waiting
         else:

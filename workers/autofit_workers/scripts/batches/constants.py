@@ -25,7 +25,7 @@ def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module
 
 
 class _Constants(ast.NodeTransformer):
-    """AST transformer that gives a constant another value where it is assigned or is a default."""
+    """AST transformer that changes a constant's value where it is assigned or used as a default."""
 
     def __init__(self, name: str, value: int) -> None:
         self._name = name

@@ -47,7 +47,7 @@ def _of_lightning(note: _Note, module: ModuleType) -> None:
 
 
 def _of_accelerate(note: _Note, module: ModuleType) -> None:
-    """Adds a note to the answer when a script calls Accelerate's `find_executable_batch_size`.
+    """Adds a note for the user if the script calls Accelerate's `find_executable_batch_size`.
 
     transformers calls it for `auto_find_batch_size`.
     """

@@ -80,7 +80,7 @@ class LengthWatch:
 
 
 def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-    """Yields batches until the user's data set raises, as it may once its script has ended."""
+    """Yields batches until the user's data set raises, as it may once the script has ended."""
     while True:
         try:
             batch = next(coming, None)
@@ -92,10 +92,7 @@ def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
 
 
 def _whole(passes: Sequence[Pass]) -> list[Pass]:
-    """Forward passes whose batches have the most frequent number of samples.
-
-    The last batch of an epoch may have fewer.
-    """
+    """Forward passes with the most frequent number of samples, as an epoch's last batch may have fewer."""
     counts = [None if each.batch is None else each.batch.num_collated for each in passes]
     usual = max(counts, key=counts.count, default=None)
     return [each for each, count in zip(passes, counts, strict=True) if count == usual]
@@ -106,7 +103,7 @@ def _shapes_of(each: Pass) -> _Shapes:
 
 
 def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
-    """Numbers by which batches differ: a tuple for each batch, of the dimensions that vary between batches.
+    """Numbers by which batches differ: for each batch, a tuple of the dimensions that vary between batches.
 
     If more dimensions vary than can be followed, the tuple has the number of elements instead. The list is
     empty if all batches have equal shapes.
@@ -123,7 +120,7 @@ def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
 
 
 def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Columns without any that equals another plus a constant, such as targets one token shorter."""
+    """Columns of numbers, without those that equal another plus a constant, as shifted targets do."""
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
     for column in columns:
         found.setdefault(tuple(value - column[0] for value in column), column)
@@ -131,7 +128,7 @@ def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _largest_differing(batches: Sequence[_Shapes]) -> tuple[tuple[int, ...], ...]:
-    """Per batch, the shape of the tensor that varies between batches; the largest tensor if several do."""
+    """Shape, for each batch, of the largest tensor whose shape varies between batches."""
     if len({len(shapes) for shapes in batches}) > 1:
         return tuple((sum(map(math.prod, shapes)),) for shapes in batches)
     tensors = [tensor for tensor in zip(*batches, strict=True) if len(set(tensor)) > 1]

@@ -57,8 +57,8 @@ class LoadedBatch:
 
         Args:
             given: shapes of a model's inputs. They are used if neither the collate function nor the batch
-                itself
-                shows the number: dimension 0 of an input that is a tensor of this batch counts the samples.
+                itself shows the number: dimension 0 of an input that is a tensor of this batch counts the
+                samples.
         """
         if self.num_collated is not None or self.num_told is not None:
             return self.num_collated or self.num_told
@@ -199,6 +199,7 @@ class Loaders:
         fetcher.collate_fn = counted
 
     def _described(self, batch: Any, iterator: Any) -> LoadedBatch:
+        """Record of a batch that a data loader's iterator returned, with samples and shapes."""
         index_sampler = getattr(iterator, "_index_sampler", None)
         sampler = getattr(index_sampler, "sampler", None)
         lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
@@ -213,7 +214,7 @@ class Loaders:
         )
 
     def _num_told_by(self, iterator: Any) -> int | None:
-        """Batch size by the batch sampler of a loader with worker processes; None for one without workers."""
+        """Batch size of the batch sampler of a loader with workers; None for a loader without workers."""
         if hasattr(iterator, "_dataset_fetcher"):
             return None
         size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
@@ -221,7 +222,7 @@ class Loaders:
 
 
 def _num_told(batch: Any) -> int | None:
-    """Number of samples by the batch itself: PyG's `num_graphs`, or its lists' common length; else None."""
+    """Number of samples that a batch itself shows: PyG's `num_graphs`, or its lists' length; else None."""
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs

@@ -79,7 +79,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Batch size found in a script's run, with the place where it was seen.
+    """Batch size found in a script's run, with the source that shows it.
 
     Attributes:
         size: number of samples, as the script's own batch-size option counts them.
@@ -144,7 +144,7 @@ class Batches:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the batch size is final, because it was seen in a pass that a backward pass reached."""
+        """Whether the batch size is final: seen in a forward pass that a backward pass has reached."""
         return self._rank is _Rank.TRAINED
 
     @property
@@ -160,12 +160,12 @@ class Batches:
 
     @property
     def num_in_dataset(self) -> int | None:
-        """Number of samples of the data set, or its part, that the last batch came from; None if unknown."""
+        """Number of samples of the data set, or the part in use, behind the last batch; None if unknown."""
         return self._loaders.num_in_dataset
 
     @property
     def count(self) -> BatchCount:
-        """Source of the batch size, and number of batches of a step; `AS_ASKED` until a batch was seen."""
+        """Source of the batch size, and number of batches in a step; `AS_ASKED` until a batch was seen."""
         if self._found is None:
             return AS_ASKED
         return BatchCount(
@@ -175,7 +175,7 @@ class Batches:
         )
 
     def _num_batches(self) -> int:
-        """Number of batches of a step on this rank, by its loader (maybe one ahead) or by backward passes."""
+        """Number of batches in a step on this rank, counted by loaded batches or by backward passes."""
         assert self._found is not None
         num_backwards = self._num_backwards / max(1, self._num_steps)
         if self._found.source is BatchSource.MODEL_INPUT or not self._num_given:
@@ -230,7 +230,7 @@ class Batches:
         return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
 
     def coming(self) -> Iterator[LoadedBatch]:
-        """Yields the batches that follow from the loader of the trained batch, for their shapes only.
+        """Yields the batches that the trained batch's loader gives next, for their shapes only.
 
         The script does not train on these. Empty if no loader gave the batch.
         """
@@ -286,7 +286,7 @@ class Batches:
             self._found, self._rank = found, rank
 
     def _shown_by(self, each: Pass) -> _Found | None:
-        """Batch size by the inputs of a forward pass; None if they contradict the requested size."""
+        """Batch size that a forward pass's inputs show; None if unknown or at odds with the wanted one."""
         wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
         source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
         found = functools.partial(_Found, source=source, batch=batch)

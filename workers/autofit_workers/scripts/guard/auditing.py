@@ -39,5 +39,5 @@ class Audit:
 
 
 def _at(arguments: tuple[Any, ...], position: int | None) -> Any:
-    """Argument of an event at a position; None if the event has none there, as in older Pythons."""
+    """Argument of an audit event at a position; None if the event has none there, as in older Pythons."""
     return None if position is None or position >= len(arguments) else arguments[position]

@@ -28,7 +28,7 @@ class Network:
         self._audit = Audit(judges)
 
     def end(self) -> None:
-        """Lets the process connect anywhere again."""
+        """Stops refusing connections and name look-ups."""
         self._audit.is_on = False
 
     def _bind(self, _event: str, bound: Any, _beside: Any) -> None:

@@ -62,7 +62,7 @@ class Places:
         return True
 
     def is_users(self, path: str) -> bool:
-        """Whether a file or folder exists at `path` that the script has not made."""
+        """Whether `path` is an existing file or folder of the user, not one that the script made."""
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
@@ -91,7 +91,7 @@ class Places:
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
-        """Records that a file or folder made by the script was renamed, with the contents of a folder."""
+        """Records that a file or folder that the script made was renamed, with all files in it."""
         below = f"{old}/"
         for path in [each for each in self._made if each == old or each.startswith(below)]:
             self._made.discard(path)
@@ -108,7 +108,7 @@ class Places:
 
 
 def absolute(path: Any, folder: Any = None) -> str | None:
-    """Absolute path of a path, or of an open file's descriptor; None for anything else.
+    """Absolute path of a path or open descriptor, as text; None for any other object.
 
     Args:
         folder: descriptor of the folder that `path` is relative to, if that is not the current one.
@@ -125,7 +125,7 @@ def absolute(path: Any, folder: Any = None) -> str | None:
 
 
 def named(path: str) -> str:
-    """Path with symbolic links in its parent folders resolved, as a removal or renaming takes it."""
+    """Path with symbolic links in its parent folders resolved, but not in its last part, as for a removal."""
     folder, name = os.path.split(path)
     return f"{followed(folder).rstrip('/')}/{name}"
 
@@ -145,7 +145,7 @@ def is_inquiry() -> bool:
 
 
 def is_there(path: str) -> bool:
-    """Whether anything exists at the real `path`, even a broken link; a script's copy does not count."""
+    """Whether anything exists at `path` on disk, even a broken link; copies of the script do not count."""
     try:
         _lstat(path)
     except OSError:

@@ -48,6 +48,7 @@ class Processes:
         self._replaced = Replacements()
 
     def begin(self) -> None:
+        """Starts to check new processes and signals; pools run in threads, unless any process is allowed."""
         self._audit = Audit(
             {
                 Rule.STARTED: self._start,
@@ -68,7 +69,7 @@ class Processes:
         self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
 
     def end(self) -> None:
-        """Puts back the functions that start processes, for a process that goes on after the script."""
+        """Restores the functions that start processes, for a process that continues after the script."""
         self._replaced.take_back()
 
     def _follow_posix(self, module: ModuleType) -> None:
@@ -81,6 +82,7 @@ class Processes:
         self._replaced.put(module, "fork_exec", followed)
 
     def _pool_threads(self, module: ModuleType) -> None:
+        """Makes `Pool` of a module such as multiprocessing.pool run in threads of this process."""
         pool, threads = vars(module)["Pool"], vars(module)["ThreadPool"]
         initialize = pool.__init__
 
@@ -114,6 +116,7 @@ class Processes:
         self._replaced.put(vars(module)["BaseManager"], "start", start)
 
     def _execute_in_threads(self, module: ModuleType) -> None:
+        """Makes `ProcessPoolExecutor` run in threads of this process."""
         executor = vars(module)["ProcessPoolExecutor"]
         initialize = executor.__init__
 

@@ -74,7 +74,7 @@ CALLS = (
 
 
 class Rule(Enum):
-    """When an action that Python reports as an audit event is allowed; at other times it is refused."""
+    """Condition under which an action that Python reports as an audit event is allowed."""
 
     OPENED = auto()  # a file that is opened for writing is the script's
     CHANGED = auto()  # the existing file is the script's

@@ -97,7 +97,7 @@ class SavedObjects:
         return Unpickler(io.BytesIO(text)).load()
 
     def head_of(self, file: Any) -> bytes:
-        """First bytes of a file, given by path or open; an open file's position stays."""
+        """First bytes of a file, given as a path or as an open file, whose position does not change."""
         if hasattr(file, "read"):
             position = file.tell()
             head: bytes = file.read(_TOKEN_BYTES)

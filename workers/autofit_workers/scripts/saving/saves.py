@@ -21,7 +21,7 @@ _MOST_OF_DISK = 0.5  # of the free space, for one checkpoint
 
 
 class Files(Protocol):
-    """Interface that returns where a script's files are written: at their own paths or as copies.
+    """Interface of an object that decides where a script's files are written: in place or as copies.
 
     Attributes:
         folder: autofit's folder, for files that the script writes.
@@ -30,7 +30,7 @@ class Files(Protocol):
     folder: str
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path to write instead of `path`."""
+        """Path at which the script has to write a file that it opens as `path`."""
 
 
 class Saves:
@@ -55,6 +55,8 @@ class Saves:
         replaced.callback(sys.meta_path.remove, finder)
 
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
+        """Wrapper of `torch.save` that writes to a copy, or keeps the object without values."""
+
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
             self._saving()
             if not self._saves:
@@ -96,7 +98,7 @@ class Saves:
         return self._objects.load(self._objects.head_of(file), device)
 
     def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-        """Executes safetensors' module, and replaces its functions that save and load without `open`."""
+        """Executes safetensors' module, then replaces its functions that save and load without `open`."""
         execute(module)
         load_file = module.load_file
 

@@ -70,6 +70,7 @@ def _of_json(text: str) -> tuple[str, dict[str, Option]]:
 
 
 def _of_pieces(text: str) -> tuple[str, dict[str, Option]]:
+    """Method and options of an adapter written as `METHOD:KEY=VALUE,…`."""
     method, _, told = text.strip().partition(":")
     if not _NAME.fullmatch(method):
         raise ValueError(f"{text!r} names no method: write METHOD:KEY=VALUE,…, as in {_EXAMPLE}")

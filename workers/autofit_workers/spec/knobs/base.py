@@ -71,7 +71,7 @@ BASES = (*FLOATS, *QUANTIZATIONS)
 
 
 def is_of_bitsandbytes(base: str | None) -> bool:
-    """Whether bitsandbytes quantizes the weights.
+    """Whether bitsandbytes quantizes the weights under a value of the knob `base`.
 
     Args:
         base: a value of the option `--base`, such as `nf4`; None for weights as they are made.
@@ -83,7 +83,7 @@ _LEFT = {"fp32": 1.0, "fp16": 0.5, "bf16": 0.5, "nf4": 0.2, "nf4-dq": 0.2, "fp4"
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Rough share of the weights' bytes in float32 that is left, by the part of memory; empty for all of it.
+    """Rough factors by which a value of the knob `base` shrinks parts of a step's memory; empty for none.
 
     Embeddings and heads are not quantized.
 

@@ -36,7 +36,7 @@ def _read(value: object) -> str:
 
 
 def _recomputed(value: str) -> float:
-    """Place of a kind of checkpointing in the order of step times: higher, the more of forward is recomputed.
+    """Sort key of a kind of checkpointing by step time: the more of forward is recomputed, the higher.
 
     It ranges from 0, if nothing is recomputed, to 3.
 

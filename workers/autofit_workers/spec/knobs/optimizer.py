@@ -114,9 +114,9 @@ _FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory k
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of the temporaries of the optimizer's step that is left: 0 for libraries other than PyTorch.
+    """Factor by which an optimizer shrinks the temporaries of its step: 0 for libraries other than PyTorch.
 
-    Those step the parameters one by one. Empty, which means all of it, for PyTorch's own optimizers.
+    Such libraries step the parameters one by one. Empty, which means all of it, for PyTorch's optimizers.
 
     Args:
         value: a value of the option `--optimizer`; None for the workload's own.

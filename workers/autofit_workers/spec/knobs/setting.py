@@ -143,6 +143,7 @@ class Knobs:
     num_beams: int = KNOBS["num_beams"].default
 
     def __post_init__(self) -> None:
+        """Checks and converts each knob's value; raises `ValueError` for wrong or contradictory ones."""
         for knob in KNOBS.values():
             value = getattr(self, knob.name)
             try:

@@ -114,6 +114,7 @@ def read_allocations(
 def _allocation(
     row: list[Any], strings: Sequence[str], convolutions: Sequence[Convolution], stack: tuple[str, ...]
 ) -> Allocation:
+    """Allocation decoded from a row of a trace's document."""
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     if type(num_bytes) is not int:

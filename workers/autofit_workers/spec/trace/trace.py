@@ -250,6 +250,7 @@ class Trace:
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
+        """Trace read from a parsed document of the present schema; raises for malformed content."""
         strings = from_plain(tuple[str, ...], data["strings"])
         if any(len(text) > _MOST_CHARACTERS for text in strings):
             raise ValueError(f"a name has more than {_MOST_CHARACTERS} characters")

@@ -176,6 +176,7 @@ def _configuration_file(text: str, folder: Path) -> Path | None:
 def _check_sample(
     text: str, input_shape: tuple[int, ...] | None, num_classes: int | None, task: str | None
 ) -> None:
+    """Raises `WorkloadError` if options for samples do not go with the named workload."""
     library = library_of(text)
     if task is not None:
         _check_task(text, task, library)
@@ -253,6 +254,7 @@ def _file(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]
 
 
 def _module(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]:
+    """Reference's kind, target, source file and import folders for a module that a user names."""
     is_name = all(map(str.isidentifier, location.split(".")))
     source = find_source(location, [str(folder)]) if is_name else None
     present = present_module(location)  # of a name in settings and jobs of 0.2

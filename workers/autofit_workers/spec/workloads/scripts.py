@@ -65,6 +65,7 @@ class Script:
     num_nodes: int = 1
 
     def __post_init__(self) -> None:
+        """Raises `WorkloadError` for contradictory or impossible values."""
         ways = (self.batch_argument, self.batch_variable, self.batch_name)
         if sum(way is not None for way in ways) > 1:
             raise WorkloadError(

@@ -35,7 +35,7 @@ _MOST_OF_CUDNN = 128  # head size (`check_cudnn_tensor_shapes`); only the newest
 
 
 def register() -> torch.library.Library:
-    """Registers code for composite operators that on a GPU have a kernel of their own, such as `linear`.
+    """Registers Python code for composite operators, such as `linear`, that have CUDA kernels of their own.
 
     A CPU build of PyTorch would decompose them. The registration lasts until the returned library is deleted.
     """
@@ -114,7 +114,7 @@ def _log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
 
 
 def _converted(tensor: Tensor, dim: int, dtype: torch.dtype | None) -> tuple[Tensor, int, bool]:
-    """Arguments of both softmax kernels: the input, `dim`, and whether the kernel converts to float32."""
+    """Arguments for both softmax kernels: the input, `dim`, and whether the kernel converts to float32."""
     if tensor.dtype == torch.float16 and dtype == torch.float32:
         return tensor, dim, True
     return tensor if dtype is None else tensor.to(dtype), dim, False
@@ -339,7 +339,7 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: OpOverload) -> OpOverload:
-    """Operator that autograd would run for plain tensors, in place of `func` for tensor subclasses.
+    """Operator that autograd calls for plain tensors in place of `func`: its in-place variant, or `func`.
 
     Fake tensors are a subclass, for which gradient formulas avoid in-place operators. This is the in-place
     variant if a formula is running and has one, else `func` itself.
@@ -349,7 +349,7 @@ def as_no_subclass(func: OpOverload) -> OpOverload:
 
 
 def _in_a_formula() -> bool:
-    """Whether autograd runs the C++ formula of a node, not a Python function or a recomputed forward."""
+    """Whether autograd is running a node's C++ gradient formula, not a Python function or a recomputation."""
     if torch.is_grad_enabled():
         return False
     node: Any = current_node()
@@ -388,7 +388,7 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 
 def consists_of_operators(func: OpOverload) -> bool:
-    """Whether all that `func` does on a GPU is done by the operators that are run in its place here.
+    """Whether the Python code that replaces operator `func` runs all of its GPU work as other operators.
 
     Only for operators in `WITH_TEMPORARIES`; if False, the time of `func` itself has to be recorded too.
     """

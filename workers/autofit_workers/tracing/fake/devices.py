@@ -53,7 +53,7 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Function mode that gives GPUs in calls an index, `cuda:0`, and answers reads of fake values.
+    """Function mode that gives GPUs in Python calls an index, `cuda:0`, and answers reads of fake values.
 
     Such reads, as by `Tensor.item`, get values that are known, else made-up ones.
     """
@@ -74,6 +74,7 @@ class NamedDevices(TorchFunctionMode):
         return self._called(func, args, kwargs)
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a Python call, with indices given to its devices and reads of fake values answered."""
         if func is torch.device:
             return self.numbered(func(*_card(args), **kwargs)) if args else func(**kwargs)
         if "device" in kwargs:
@@ -143,8 +144,7 @@ def _is_plain(value: Any) -> bool:
     """Whether a value is an ordinary number, or a real CPU tensor whose values are not made up.
 
     Made-up values stand for values that only a real run has. Tensors wrapped by `torch.func` transforms do
-    not
-    count, as their type hides what they wrap.
+    not count, as their type hides what they wrap.
     """
     return type(value) in (int, float) or (
         type(value) is torch.Tensor and not is_functorch_tensor(value) and not is_made_up(value)
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments of `torch.device`; a single index gets `cuda`, instead of PyTorch's look-up of a GPU."""
+    """Arguments of `torch.device` with `cuda` put before a lone index, so that PyTorch looks up no GPU."""
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
@@ -192,7 +192,7 @@ def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) 
 
 
 def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Result of `tensor.new(…)`, made in Python as C++ would make it unseen by dispatch modes."""
+    """Result of `tensor.new(…)`, made in Python since dispatch modes would not see C++ make it."""
     if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, FakeTensor) and not kwargs:
@@ -202,7 +202,7 @@ def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _of_coordinates(indices: Any, values: Any, size: Any = None, **kwargs: Any) -> torch.Tensor:
-    """Result of `torch.sparse_coo_tensor`; raises `UnsupportedError` if the size needs unknown indices."""
+    """Result of `torch.sparse_coo_tensor`; raises `UnsupportedError` if unknown indices decide its size."""
     found = known(indices) if isinstance(indices, FakeTensor) else None
     if size is None and isinstance(indices, FakeTensor) and (found is None or found.is_made_up):
         raise UnsupportedError(

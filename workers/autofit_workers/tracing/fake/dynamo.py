@@ -61,7 +61,7 @@ class _Light(ModuleType):
         return getattr(self.give_way(), name)
 
     def give_way(self) -> ModuleType:
-        """Imports the real `torch._dynamo` in the stand-in's place, and returns it."""
+        """Imports the real `torch._dynamo` to replace this stand-in, and returns it."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
@@ -110,7 +110,7 @@ class _RealFirst(MetaPathFinder):
 
 
 class _Imported(Loader):
-    """Import loader that returns a module that was already imported while Python searched for it.
+    """Import loader that returns a module that was imported already, while Python searched for it.
 
     Otherwise Python would execute the module a second time, and the new module would lack its submodules as
     attributes.

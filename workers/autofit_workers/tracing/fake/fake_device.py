@@ -46,7 +46,7 @@ _HOST = torch.device("cpu")
 
 
 def _unseen(*_call: object) -> None:
-    """Does nothing; default of `FakeDeviceMode.worked`, the callback for work of composite operators."""
+    """Does nothing; default of `FakeDeviceMode.worked`, a callback for work of composite operators."""
 
 
 class FakeDeviceMode(TorchDispatchMode):
@@ -62,8 +62,7 @@ class FakeDeviceMode(TorchDispatchMode):
     Attributes:
         observer: the observer that was given.
         worked: called like the observer, but only to record work: after an operator that ran as several
-            smaller
-            ones, whose allocations the observer has seen.
+            smaller ones, whose allocations the observer has seen.
         kept: tensors that libraries keep until the process ends, by name.
     """
 
@@ -122,7 +121,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return nullcontext()
 
     def taken_in(self, batch: Any) -> Any:
-        """Batch in the form that a step gets: with fake tensors if the device is a CPU, else unchanged."""
+        """Batch as a step gets it: with fake tensors if the device is a CPU, else unchanged."""
         return batch
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -136,6 +135,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return self._run_on_strided(func, args, kwargs)
 
     def _run_on_strided(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an operator on dense fake tensors, reports it to the observer, and updates known values."""
         rule = rule_of(func)
         if rule is not None:
             result = rule(self._sizes, *args, **kwargs)
@@ -206,7 +206,7 @@ class FakeDeviceMode(TorchDispatchMode):
         )
 
     def _is_fine(self, arg: object) -> bool:
-        """Whether an argument can be passed on as it is: a fake tensor of this mode, or no tensor or list."""
+        """Whether an operator's argument needs no conversion, as a fake tensor of this mode or a number."""
         if isinstance(arg, FakeTensor):
             return arg.fake_mode is self.fake_mode
         return not isinstance(arg, (torch.Tensor, list, tuple))
@@ -446,7 +446,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """Context in which libraries that make a parameter anew from a fake one get a fake parameter again.
+    """Context in which a library's copy of a fake parameter, `type(parameter)(…)`, is fake too.
 
     Libraries write `type(parameter)(data, requires_grad=…)`, where the type is `FakeTensor`. Given fake data,
     `Parameter` itself and a library's subclass of it make fake parameters too.

@@ -70,11 +70,9 @@ class FakeGpuMode(FakeDeviceMode):
 
     Attributes:
         offloads: whether large new CPU tensors are fake too; set for a step that keeps memory of the GPU on
-            the
-            host.
+            the host.
         num_cards: number of GPUs of the process. A larger GPU index, which belongs to another rank, is taken
-            for
-            `cuda:0`.
+            for `cuda:0`.
     """
 
     offloads = False
@@ -208,7 +206,7 @@ def install() -> None:
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Imports a library as if no GPU were available, since its import would otherwise call CUDA's driver."""
+    """Executes a library's module with no GPU visible, as its import would else call CUDA's driver."""
     with unseen():
         execute(module)
 
@@ -226,7 +224,7 @@ def unseen() -> Iterator[None]:
 
 
 def _select_conv_backends_without_a_card() -> None:
-    """Asks for the library of a convolution as for tensors on the host.
+    """Makes PyTorch choose a convolution's library as for CPU tensors, since there is no GPU to query.
 
     A build with CUDA else asks the card whether it has bfloat16 or cuDNN's depthwise kernels (`use_cudnn` and
     `use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp), and there is none. The library decides
@@ -257,6 +255,7 @@ def _use_the_meta_guard_for_cuda() -> None:
 
 
 def _pretend_that_cuda_is_available() -> None:
+    """Replaces functions of `torch.cuda` so that it reports one GPU and makes no CUDA context."""
     cuda: Any = torch.cuda
     for name in (
         "_lazy_init",
@@ -293,7 +292,7 @@ def _pretend_that_cuda_is_available() -> None:
 
 
 def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    """Result of `Tensor.type`, such as `torch.cuda.FloatTensor`, where C++ would name `torch.xla`."""
+    """Result of `Tensor.type` for a fake GPU tensor: `torch.cuda.FloatTensor`, not C++'s `torch.xla`."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
     return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
 

@@ -34,7 +34,7 @@ _compiled: set[str] = set()  # names of functions that the current program compi
 
 @functools.cache
 def install() -> None:
-    """Makes PyTorch skip the graph of the scores' gradients once the program has compiled anything."""
+    """Makes PyTorch leave out the graph of `flex_attention`'s score gradients once anything was compiled."""
     module: Any = sys.modules[flex_attention.__class__.__module__]
     traced = module.create_fw_bw_graph
 

@@ -29,8 +29,7 @@ def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device
     """Tensor without data for an optimizer state in CUDA managed memory, as paged optimizers use.
 
     The driver moves its pages between host and GPU, so it counts 0 bytes of GPU memory at least, its whole
-    size
-    at most.
+    size at most.
     """
     made: Any = torch.empty(shape, dtype=dtype, device="meta")
     made.is_paged, made.page_deviceid = True, device.index

@@ -91,6 +91,7 @@ def _lstm(  # noqa: PLR0917 - the operator's own signature
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Output and final states of operator `lstm` for a batch of sequences, as `_run` makes them."""
     hidden, cell = hx
     hidden_size = cell.size(2)
     proj_size = hidden.size(2) if hidden.size(2) != hidden_size else 0
@@ -103,6 +104,8 @@ def _lstm(  # noqa: PLR0917 - the operator's own signature
 
 
 def _with_one_state(mode: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Function for `gru`, `rnn_tanh` or `rnn_relu`, networks with one state, on a batch of sequences."""
+
     def network(  # noqa: PLR0917 - the operator's own signature
         input: Tensor,  # noqa: A002
         hx: Tensor,
@@ -135,6 +138,7 @@ def _packed_lstm(  # noqa: PLR0917 - the operator's own signature
     train: bool,
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Output and final states of operator `lstm` for packed sequences, as `_run` makes them."""
     hidden, cell = hx
     hidden_size = cell.size(2)
     proj_size = hidden.size(2) if hidden.size(2) != hidden_size else 0
@@ -146,6 +150,8 @@ def _packed_lstm(  # noqa: PLR0917 - the operator's own signature
 
 
 def _packed_with_one_state(mode: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Function for `gru`, `rnn_tanh` or `rnn_relu`, networks with one state, on packed sequences."""
+
     def network(  # noqa: PLR0917 - the operator's own signature
         data: Tensor,
         batch_sizes: Tensor,
@@ -225,7 +231,7 @@ def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
 
 
 def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tensor]]:
-    """New float16 buffer of all weights, whatever autocast's dtype, and views of it with their copies."""
+    """Flat float16 buffer with copies of all weights of a recurrent network, and the copies as tensors."""
     with torch.no_grad():
         buffer = torch.zeros(num_weights, dtype=torch.float16, device=GPU)
         parts = _parts(buffer, params)
@@ -282,6 +288,7 @@ def _cudnn_rnn(  # noqa: PLR0917 - the operator's own signature
     _batch_sizes: list[int],
     _dropout_state: Tensor | None,
 ) -> tuple[Tensor, ...]:
+    """Outputs of operator `_cudnn_rnn`; allocates its copies, reserve and workspace as cuDNN does."""
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
     copied = _steps_first(input, batch_first).contiguous()  # noqa: F841 - lives as long as the call
     output = _sequence(input, network.output_size * network.num_directions, batch_first)
@@ -320,6 +327,7 @@ def _cudnn_rnn_backward(  # noqa: PLR0917 - the operator's own signature
     _reserve: Tensor,
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
+    """Gradients of operator `_cudnn_rnn`; allocates copies and workspaces as cuDNN does."""
     if grad_output is None and grad_hy is None and grad_cy is None:
         return None, None, None, [None] * len(weight)
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
@@ -344,6 +352,7 @@ def _backward_data(  # noqa: PLR0917 - an inner part of one call
     cx: Tensor | None,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of a recurrent network's input and first states, with the temporaries of that cuDNN call."""
     copied = [  # noqa: F841 - lives as long as the call
         _steps_first(input, batch_first).contiguous(), _steps_first(grads[0], batch_first).contiguous()
     ]  # fmt: skip
@@ -363,7 +372,7 @@ def _backward_weights(  # noqa: PLR0917 - an inner part of one call
     weight_buf: Tensor,
     batch_first: bool,
 ) -> list[Tensor]:
-    """Gradients of the weights, views of one flat buffer."""
+    """Gradients of a recurrent network's weights, views of one flat buffer."""
     copied = _steps_first(input, batch_first).contiguous()  # noqa: F841 - lives as long as the call
     grad_buffer = torch.zeros_like(weight_buf)
     workspace = _workspace(network, input, hx, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise

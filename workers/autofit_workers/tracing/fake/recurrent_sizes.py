@@ -56,7 +56,7 @@ class RecurrentNetwork:
 
     @property
     def output_size(self) -> int:
-        """Width of one direction's output."""
+        """Width of a recurrent layer's output in one direction."""
         return self.proj_size or self.hidden_size
 
     @property

@@ -14,7 +14,7 @@ OperatorObserver = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], 
 
 
 class RunningDevice(AbstractContextManager[Any], Protocol):
-    """Interface of `FakeDeviceMode` for modules that `fake_device` itself imports.
+    """Interface of `FakeDeviceMode` for modules that `fake_device` imports, to avoid an import cycle.
 
     Attributes:
         fake_mode: PyTorch's `FakeTensorMode`.

@@ -263,6 +263,7 @@ def _key(value: Any, device: torch.device) -> Any:
 def _describe(
     args: tuple[Any, ...], result: Any, device: torch.device
 ) -> tuple[type, list[_Fresh | None]] | None:
+    """Container and shapes of an operator's results, for the cache; None unless all own their storage."""
     container = type(result) if isinstance(result, (tuple, list)) else torch.Tensor
     results = [result] if container is torch.Tensor else list(result)
     given = {

@@ -57,7 +57,7 @@ class Observer(Protocol):
 
 
 class _Device:
-    """Streams of the fake GPU: which exist, and which is current.
+    """Streams of the fake GPU: those that were made, and the current one.
 
     Attributes:
         numbers: number of each stream by priority and place in PyTorch's pool.
@@ -97,12 +97,11 @@ class _OnDevice:
 
 
 class Event(_OnDevice):
-    """Stand-in for `torch.cuda.Event`.
+    """Stand-in for `torch.cuda.Event`, whose waits are reported to the observer.
 
     The first call of `query` returns False, as if the GPU were behind. A program that then waits for the
-    event,
-    as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event since,
-    that call returns True, and counts as a wait of the host.
+    event, as DeepSpeed does, shows the wait in the trace. If it calls `query` again and has recorded no event
+    since, that call returns True, and counts as a wait of the host.
 
     Attributes:
         done: progress of each stream once the event is over, as the observer returned it; None if there is no

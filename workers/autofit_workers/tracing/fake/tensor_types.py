@@ -80,11 +80,10 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
     is_of_gpu = False
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        """Replacement for `torch.Tensor.__new__`: `torch.Tensor(…)` is a tensor of the default type.
+        """Replacement for `torch.Tensor.__new__` that makes a tensor of the default type.
 
         Subclasses are made as before. It takes `*args` because PyTorch's compiler compares the names of
-        parameters
-        with a function of its own, if there are names.
+        parameters with a function of its own, if there are names.
         """
         kind, *rest = args
         if kind is not Tensor or torch.device(kwargs.get("device", gpu)).type != gpu.type:
@@ -97,6 +96,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
             initialize(self, *args, **kwargs)
 
     def set_default_tensor_type(kind: Any) -> None:
+        """Sets the type of new tensors, as PyTorch's function, which refuses `torch.cuda` types here."""
         nonlocal is_of_gpu
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
         was_of_gpu, is_of_gpu = is_of_gpu, name.startswith(_CUDA)

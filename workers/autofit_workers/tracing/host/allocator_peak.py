@@ -52,7 +52,7 @@ def block_changes(profiler: Any) -> list[int]:
 
 
 def peak_of(changes: Iterable[int]) -> int:
-    """Largest running sum of sizes in bytes, at least 0: the peak of blocks that `block_changes` returns."""
+    """Largest running sum of the sizes from `block_changes`, at least 0: the peak of the blocks in bytes."""
     current = peak = 0
     for change in changes:
         current += change

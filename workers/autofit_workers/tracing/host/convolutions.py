@@ -28,7 +28,7 @@ _MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; larger columns are compute
 def known(
     func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[Workspace | None] | None:
-    """Scratch memory (workspace) for each output of a convolution on the CPU, where it is known.
+    """Workspace for each output of a CPU convolution, where it is known without running the convolution.
 
     Args:
         func, args, result: the operator's call.
@@ -77,6 +77,7 @@ def _span(
     call: Convolution,
     algorithm: ConvAlgorithm,
 ) -> Workspace | None:
+    """Workspace of one convolution on the CPU under `algorithm`; None if it has none that is known."""
     if isinstance(algorithm, Rewrite):
         if algorithm.leaves(call) is not None:
             return None

@@ -46,6 +46,7 @@ class HostRecorder(Recorder):
         operator: str,
         origin: Origin,
     ) -> None:
+        """Records the outputs of an operator on the CPU, and its workspaces or measured scratch memory."""
         leaves = tree_leaves(result)
         known = convolutions.known(func, args, result, self._algorithm)
         self._reasons += convolutions.reasons(func, args, result, self._algorithm)
@@ -74,6 +75,7 @@ class HostRecorder(Recorder):
         operator: str,
         origin: Origin,
     ) -> None:
+        """Records the scratch memory and outputs of one pass of an operator, in their measured order."""
         taken: dict[int, int] = {}
         for event in one.events:
             if event is None:

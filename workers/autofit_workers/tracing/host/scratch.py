@@ -133,7 +133,7 @@ def passes(func: OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
 
 
 def with_workspace(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """`result`, with the workspace that an LSTM layer keeps for backward in place of an empty tensor."""
+    """Returns `result` of an LSTM layer, with the workspace for backward put in for an empty tensor."""
     if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
         return result
     lines = _pass(func, args, None).output_lines
@@ -148,7 +148,7 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """Scratch memory of a call's computation of some of its outputs; measured once for all batch sizes.
+    """Scratch memory by which a call computes some of its outputs; measured once for all batch sizes.
 
     Args:
         func: the operator.
@@ -194,6 +194,7 @@ def _layout(tensor: Tensor) -> torch.memory_format:
 
 
 def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+    """Scratch memory by which a call computes some of its outputs, measured at two batch sizes."""
     fewer, more = _BATCHES
     real = _real_arguments(func, args, more)
     changes, sizes = _changes(func, real)  # the first run also makes oneDNN's primitives
@@ -214,7 +215,7 @@ def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] 
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """Size of a block in bytes as a line in the batch size: constant part, and bytes per sample.
+    """Size of a block as a line in the batch size: constant bytes, and bytes per sample.
 
     Both are negative if the block is freed. A block that is smaller at the larger batch is taken to be
     constant.
@@ -279,7 +280,7 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
 
 
 def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
-    """Sizes in bytes of the blocks that a call takes (positive) and frees (negative), and of its outputs."""
+    """Sizes in bytes of a call's block changes (allocations positive, frees negative), and of its outputs."""
     with profile(profile_memory=True) as profiler:  # `torch.profiler` would import the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
@@ -299,7 +300,7 @@ def _sizes(outputs: Any) -> list[int]:
 
 
 def _real_arguments(func: OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
-    """Arguments of a call with real tensors of `batch_size` samples in place of fake ones."""
+    """Arguments of a call with its fake tensors replaced by real ones of `batch_size` samples."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [
         _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg

@@ -36,7 +36,7 @@ def _product(rows: Any, weight: Any, *rest: Any) -> tuple[int, ...]:
 
 
 def _as_half(product: Any, _row_scales: Any, _column_scales: Any, dtype: Any, *_bias: Any) -> int:
-    """Scratch bytes of dequantizing a product: a float16 copy, if the output has another dtype."""
+    """Scratch bytes of dequantizing an int8 product: a float16 copy, if the output has another dtype."""
     return 0 if dtype in (None, torch.float16) else 2 * product.numel()
 
 

@@ -46,14 +46,14 @@ def _padded(length: int, multiple: int = _TILE) -> int:
 
 
 def _accumulated(head_size: int) -> int:
-    """Head size, rounded up as float32 accumulators are (`head_size_rounded`)."""
+    """Head size rounded up to that of FlashAttention's float32 accumulators (`head_size_rounded`)."""
     if _release() >= _WIDER_ACCUMULATORS_SINCE:
         return _padded(head_size, 32 if head_size <= 128 else 64)
     return _padded(head_size, 32) if head_size <= 192 else 256
 
 
 def _release() -> tuple[int, int]:
-    """Release of flash-attn, major and minor: the installed one, or (2, 8), which the stand-in follows."""
+    """Release of flash-attn, as (major, minor): the installed one, or (2, 8), which the stand-in imitates."""
     try:
         return parse_release(importlib.metadata.version("flash-attn"))
     except importlib.metadata.PackageNotFoundError:
@@ -61,7 +61,7 @@ def _release() -> tuple[int, int]:
 
 
 def _forward(q: Tensor, k: Tensor, return_softmax: bool, **_rest: Any) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd` for a batch; see `_returned`."""
+    """Outputs of `mha_fwd`, FlashAttention's forward pass for a batch of equal lengths."""
     require_taken(q)
     batch, rows, heads, _ = q.shape
     probabilities = (batch, heads, _padded(rows), _padded(k.size(1))) if return_softmax else (0,)
@@ -77,7 +77,7 @@ def _packed_forward(
     return_softmax: bool,
     **_rest: Any,
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_varlen_fwd` for packed sequences; see `_returned`."""
+    """Outputs of `mha_varlen_fwd`, FlashAttention's forward pass for packed sequences."""
     require_taken(q)
     rows, heads, _ = q.shape
     batch = cu_seqlens_q.numel() - 1
@@ -86,7 +86,7 @@ def _packed_forward(
 
 
 def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp, attention probabilities and random state of a forward pass.
+    """Outputs of FlashAttention's forward: output, log-sum-exp, attention probabilities, random state.
 
     Args:
         rows: shape of the log-sum-exp.

@@ -78,6 +78,7 @@ def scratch_of(
 def _answer(
     what: str, kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Result of a registered function of a kernel for a call; its errors become `WorkloadError`s."""
     function: Callable[..., Any] = getattr(kernel, what)
     args, kwargs = _whole(func, args, kwargs)
     if kernel.by_name:
@@ -108,7 +109,7 @@ def _piece(func: OpOverload, size: Any) -> Scratch:
 def _whole(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call, including defaults that the dispatcher leaves out."""
+    """Positional and keyword arguments of a call, with the defaults that the dispatcher leaves out."""
     schema = func._schema.arguments
     rest = [a for a in schema[len(args) :] if not a.kwarg_only]
     positional = (*args, *(kwargs.get(a.name, a.default_value) for a in rest))

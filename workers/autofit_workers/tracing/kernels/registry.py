@@ -168,7 +168,7 @@ def is_pytorchs(namespace: str) -> bool:
 
 
 def _known(namespace: str) -> dict[str, Kernel]:
-    """Kernels of a library by operator name, from its file in this folder; empty if it has no file."""
+    """Kernels of a library by operator name, from the library's file in this folder; empty without a file."""
     if namespace not in _LIBRARIES:
         return {}
     kernels: dict[str, Kernel] = importlib.import_module(_LIBRARIES[namespace]).KERNELS

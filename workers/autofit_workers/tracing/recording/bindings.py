@@ -71,7 +71,7 @@ class Bindings:
 
 
 def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
-    """Name of the variable that gets the value pushed by the instruction at `index`.
+    """Name of the variable that gets the value pushed by the instruction at `index`, or the value's fate.
 
     If no variable gets it, whether it is returned or dropped.
     """

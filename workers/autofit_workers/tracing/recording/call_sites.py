@@ -79,7 +79,7 @@ def is_engine(frame: FrameType | None) -> bool:
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether a frame is PyTorch code that returns what a function it calls returns: `Module.__call__`, …."""
+    """Whether a frame is of a PyTorch function that returns its callee's result: `Module.__call__`, …."""
     return frame.f_code.co_filename in _HANDS_ON
 
 

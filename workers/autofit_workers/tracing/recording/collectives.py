@@ -29,7 +29,7 @@ def is_wait(func: OpOverload) -> bool:
 
 
 def arguments_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an operator's call by name."""
+    """Arguments of an operator's call, by their names in the schema."""
     names = (argument.name for argument in func._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 

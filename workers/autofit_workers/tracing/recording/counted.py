@@ -22,21 +22,18 @@ _FEWEST_CHANNELS = 16
 
 
 def counted_shape(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
-    """Shape of the tensor, other than the result, whose number of elements limits an operator's CUDA kernel.
-
-    The kernel indexes that tensor with 32 bits. Empty if there is no such tensor.
-    """
+    """Shape of the tensor beside the result that a CUDA kernel indexes with 32 bits; empty if none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 
 
 def _first(first: Tensor, _result: Tensor) -> torch.Size:
-    """Shape of the first argument, input or gradient, which `canUse32BitIndexMath` checks."""
+    """Shape of the first argument, input or gradient, whose size `canUse32BitIndexMath` checks."""
     return first.shape
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
-    """Shape of the larger of input and result, if the channels-last kernel runs; empty otherwise.
+    """Shape of the larger of input and result, if the operator's channels-last kernel runs; else empty.
 
     If both have the same shape, the operator copies, for which there is no limit.
     """

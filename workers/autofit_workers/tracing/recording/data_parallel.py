@@ -229,8 +229,7 @@ class DataParallel:
         Args:
             tensors: the tensors.
             are_taken: whether this happens in a step, so that the work of the broadcast and of copying its
-                results
-                back is recorded; else only the memory is.
+                results back is recorded; else only the memory is.
         """
         in_flight: list[torch.Tensor] = []
         for piece in _pieces(tensors):
@@ -255,7 +254,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yields lists of tensors of one dtype, of about 250 MiB, to broadcast as one flat copy each."""
+    """Yields lists of tensors of one dtype, up to about 250 MiB, that DDP broadcasts as one flat copy."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:

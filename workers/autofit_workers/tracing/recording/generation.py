@@ -31,11 +31,11 @@ _DECODE = "step 1 decode"
 
 
 class _EnoughError(Exception):
-    """Raised to end a generation once enough passes are traced."""
+    """Raised to end a text generation once enough of its passes are traced."""
 
 
 class TracedGeneration:
-    """Text generation of which only the first passes are traced.
+    """Text generation of which only the first forward passes are traced.
 
     Args:
         recorder: records the events of the passes.
@@ -85,7 +85,7 @@ class TracedGeneration:
             raise _EnoughError
 
     def completed(self, trace: Trace) -> Trace:
-        """Copy of `trace` with a `Repetition` in place of the passes that were not traced.
+        """Copy of `trace` with a `Repetition` that stands for the passes not traced.
 
         Raises:
             UnsupportedError: the last two traced passes differ in more than sizes, or the model is not called

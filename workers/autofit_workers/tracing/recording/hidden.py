@@ -113,7 +113,7 @@ def _request(
 
 
 def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
-    """Requests for copies in memory format `layout` of those tensors that are not in it yet."""
+    """Requests for copies of those `tensors` that are not in memory format `layout` yet."""
     return tuple(
         _elements("layout_copies", tensor.shape, tensor.element_size())
         for tensor in tensors
@@ -386,7 +386,7 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """Buffer of a reduction over outer dimensions that several thread blocks share; empty if not needed.
+    """Request for a buffer in which thread blocks share a reduction over outer dimensions; may be empty.
 
     Half precision is summed in float32. `replay.curve.scratch.reductions` computes the size.
     """

@@ -24,7 +24,7 @@ def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
 
 
 def _held_by(value: object) -> Iterator[torch.Tensor]:
-    """Yields the tensors in a value of optimizer state, and the tensors in their attributes."""
+    """Yields the tensors in a value of an optimizer's state, and the tensors in their attributes."""
     for tensor in tensors_of(value):
         yield tensor
         yield from (part for part in vars(tensor).values() if isinstance(part, torch.Tensor))

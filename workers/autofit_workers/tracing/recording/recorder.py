@@ -43,7 +43,7 @@ _NOTHING_BESIDE = hidden.Recipe()
 
 @dataclass(slots=True)
 class Origin:
-    """Place that an operator was called from.
+    """Module and source lines that an operator was called from.
 
     Attributes:
         module: path of the module that runs; empty if none does.
@@ -172,7 +172,7 @@ class Recorder:
         return tuple(ordered)
 
     def _place(self, event: int) -> tuple[bool, int]:
-        """Sort key of an event among successive allocations, or among successive frees.
+        """Sort key of an allocation or a free among successive events of its type.
 
         A convolution's workspace is freed right after its allocation, so it comes first among frees.
         """
@@ -290,6 +290,7 @@ class Recorder:
         operator: str,
         origin: Origin,
     ) -> None:
+        """Records an operator's memory; a library's memory and sums of gradients have their own rules."""
         if func is LIBRARY_MEMORY:
             self._take_for_library(result, origin, *args)
             return
@@ -328,7 +329,7 @@ class Recorder:
         self._give_back(held)
 
     def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
-        """Records the scratch memory that an operator allocates, stage by stage.
+        """Records an operator's scratch memory; returns the allocations that live until the operator ends.
 
         Args:
             stages: requests of the stages; blocks of lifetime `STAGE` are freed at the end of theirs.
@@ -391,6 +392,7 @@ class Recorder:
     def _allocate(
         self, tensor: torch.Tensor, operator: str, origin: Origin, *, may_be_more: bool = False
     ) -> bool:
+        """Records a tensor's storage unless it is recorded already or empty; returns whether it did so."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
@@ -411,6 +413,7 @@ class Recorder:
         return index
 
     def _use_workspace(self, convolution: Convolution, operator: str, origin: Origin) -> None:
+        """Records a convolution's workspace, freed at once; its size is found when the trace is replayed."""
         self._events.append(
             ~self._append(
                 Allocation(
@@ -435,6 +438,7 @@ class Recorder:
         self._storages[key] = weakref.ref(storage, freed)
 
     def _freed(self, key: int) -> None:
+        """Records that a storage was freed, or that a pending sum of gradients took over its memory."""
         del self._storages[key]
         index = self._ids.pop(key)
         if self._closed:
@@ -491,7 +495,7 @@ class Recorder:
             self._log.settle(pending.call, index)
 
     def _origin(self, frame: FrameType) -> Origin:
-        """Origin of the operator called from `frame`; in backward, origin of the node's forward operator."""
+        """Origin of the operator called from `frame`; in backward, that of the node's forward operator."""
         node = self._node_of_backward()
         if node is not None and not self._modules:  # with modules, backward recomputes one
             return self._origins.get(node + 1, Origin())
@@ -501,7 +505,7 @@ class Recorder:
         return origin
 
     def _note_origin(self, frame: FrameType) -> None:
-        """Stores the origin of a forward operator, which its autograd node has in backward."""
+        """Stores a forward operator's origin, which operators of its autograd node get in backward."""
         node = self._node_of_backward()
         if node is not None and not self._modules:
             return
@@ -585,7 +589,7 @@ class Recorder:
 
 
 class _ObservedEngine:
-    """Wrapper of the autograd engine that enters a context, `running`, whenever backward runs.
+    """Wrapper of the autograd engine that enters the context manager `running` whenever backward runs.
 
     It sees `Tensor.backward` and direct calls of the engine, such as Megatron-LM's.
     """

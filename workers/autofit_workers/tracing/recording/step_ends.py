@@ -27,7 +27,7 @@ class StepEnds:
         self.positions: list[int] = []
 
     def add(self) -> None:
-        """Records that a step ends now."""
+        """Records that a step ends at the present position of the trace."""
         self.positions.append(self._recorder.position)
 
     def want_more(self) -> bool:

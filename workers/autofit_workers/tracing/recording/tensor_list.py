@@ -86,6 +86,7 @@ class TensorList:
                 handle.remove()
 
     def _layer(self, name: str, module: torch.nn.Module, given: object, result: object) -> ListedLayer:
+        """Entry of the list of layers for a module's call: shapes and storages of inputs and outputs."""
         given_tensors, returned = self._tensors(given), self._tensors(result)
         weights = (getattr(module, attribute, None) for attribute in ("weight", "bias"))
         return ListedLayer(
@@ -111,12 +112,13 @@ class TensorList:
         return number
 
     def _named(self, name: str) -> str:
-        """Unique name: `name`, with a number appended from its second use on."""
+        """`name` made unique: a number is appended from its second use on."""
         number = self._num_calls[name]
         self._num_calls[name] += 1
         return f"{name}_{number}" if number else name
 
     def _list(self, name: str, role: Role, tensor: torch.Tensor) -> None:
+        """Appends a tensor to the list, unless it is on another device than the recorded one."""
         storage = self._recorder.allocation_of(tensor)
         if storage is None:
             return
@@ -133,5 +135,5 @@ class TensorList:
 
 
 def _is_run_again() -> bool:
-    """Whether backward is recomputing a module for activation checkpointing."""
+    """Whether backward is recomputing a module's forward for activation checkpointing."""
     return current_node() is not None

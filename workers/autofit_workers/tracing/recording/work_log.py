@@ -56,7 +56,7 @@ _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # order of dimensions in
 
 
 class _UnderWay(NamedTuple):
-    """Collective in flight on the stream that its process group owns.
+    """Collective in flight on the own stream of its process group.
 
     Attributes:
         stream: number of that stream.
@@ -94,7 +94,7 @@ class WorkLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which calls are not logged."""
+        """Context in which operator calls are not logged."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -110,7 +110,7 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
-        """Logs the work of an operator's call.
+        """Logs an operator call with the tensors that it reads and writes, from which its time is predicted.
 
         Args:
             module: path of the module that called the operator.
@@ -150,6 +150,7 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
+        """Logs a collective with its tensors and ranks, or a wait for the result of an earlier one."""
         if is_wait(func):
             self._wait_for_result(args[0])
             return
@@ -298,7 +299,7 @@ def _writes_first(func: OpOverload) -> bool:
 
 
 def _is_transfer(func: OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> bool:
-    """Whether an operator copies between the logged device and another one."""
+    """Whether an operator copies between the logged device and another device."""
     if func is aten.copy_.default:
         return len(inputs) == 1
     return func is aten._to_copy.default and not (inputs and outputs)

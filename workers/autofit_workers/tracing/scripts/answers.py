@@ -102,6 +102,7 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
 
 
 def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[..., None]) -> None:
+    """Makes `torch.accelerator` report the fake GPUs, and delegate streams to `torch.cuda`."""
     accelerator: Any = torch.accelerator
     kind = torch.device("cuda")  # no index, as PyTorch's own answer
     for current in CURRENT_ACCELERATOR:

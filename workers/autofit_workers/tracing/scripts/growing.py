@@ -37,7 +37,7 @@ _MOST_DEPTH = 4  # of objects nested in a model's inputs
 
 @dataclass(slots=True)
 class _Place:
-    """Place where an object, such as a KV cache, holds a tensor or an integer.
+    """Attribute, key or index at which an object, such as a KV cache, holds a tensor or an integer.
 
     Attributes:
         holder: the object.
@@ -83,7 +83,7 @@ class _Described:
 
 @dataclass(slots=True)
 class _Pass:
-    """Description of one forward pass by the numbers, such as sizes, in its inputs and outputs.
+    """Description of one forward pass by the sizes and integers in its inputs and outputs.
 
     Attributes:
         given: numbers in the inputs before the pass.
@@ -104,7 +104,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Series:
-    """Successive passes of one model with inputs of the same types.
+    """Successive forward passes of one model with inputs of the same types.
 
     Attributes:
         passes: the last three passes.
@@ -119,7 +119,7 @@ class _Series:
     last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
-        """Description that the next pass has if sizes grow as before.
+        """Description that the next forward pass would have if sizes grow as in the last three.
 
         Args:
             given: sizes and integers in the inputs of the next pass.
@@ -159,8 +159,7 @@ class GrowingPasses:
     """Runs a model's forward passes without gradients, such as those that generate tokens with a KV cache.
 
     Passes are skipped where sizes grow by the same amounts as in the passes before; then only the cache and
-    the
-    outputs are made larger.
+    the outputs are made larger.
     """
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class GrowingPasses:
         run: Callable[[], Any],
         passed: Callable[[], None],
     ) -> Any:
-        """Runs a pass, or skips it and only grows cache and outputs; returns the model's result.
+        """Runs a forward pass, or skips it and only grows cache and outputs; returns the model's result.
 
         Args:
             given: positional and keyword arguments of the model.
@@ -218,7 +217,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
-    """Yields the places at which an object, or one nested in it, holds tensors and integers."""
+    """Yields where an object, or one nested in it, holds tensors and integers."""
     held: Any = value if isinstance(value, dict | list) else vars(value)
     for key, each in list(held.items() if isinstance(held, dict) else enumerate(held)):
         if isinstance(each, Tensor) or (isinstance(each, int) and not isinstance(each, bool)):
@@ -228,7 +227,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
 
 
 def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
-    """Description of a pass that was run; None if its outputs have types that cannot be made anew."""
+    """Description of a forward pass that was run; None if its outputs have types that cannot be made anew."""
     left, returned = _Described(), _Described()
     for place in (place for each in objects for place in _places(each)):
         left.add(place.value)
@@ -247,7 +246,7 @@ def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Stand-in for an output of a pass that is one of its inputs, such as the KV cache.
+    """Stand-in for an output of a forward pass that is itself one of the inputs, such as the KV cache.
 
     Attributes:
         number: index of the input object.
@@ -258,7 +257,7 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """Stand-in for an output: a tensor of some shape, an integer, or a fixed value.
+    """Stand-in for an output of a forward pass: a tensor of some shape, an integer, or a fixed value.
 
     Attributes:
         num_numbers: how many of the pass's numbers describe it: a tensor's dimensions, or 1 for an integer.
@@ -293,7 +292,7 @@ def _made(shown: _Pass, objects: list[Any]) -> Any:
 
 
 def _fit(places: list[_Place], numbers: list[int]) -> bool:
-    """Whether `numbers` has one number for each dimension or integer at `places`."""
+    """Whether `numbers` has an entry for each integer at `places`, and for each dimension of a tensor."""
     return len(numbers) == sum(
         place.value.dim() if isinstance(place.value, Tensor) else 1 for place in places
     )
@@ -315,7 +314,7 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
 
 
 def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
-    """Numbers expected to follow `last`; None unless the three lists grew by the same amounts twice."""
+    """Next list of numbers if they grow on by the same amounts; None if the two growths so far differ."""
     if not len(first) == len(second) == len(last):
         return None
     growth = [after - before for before, after in zip(second, last, strict=True)]

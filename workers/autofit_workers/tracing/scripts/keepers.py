@@ -25,7 +25,7 @@ _MOST_NODES = 2_000  # most autograd nodes looked at for one tensor
 
 
 def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[str, str]:
-    """Maps source lines that allocate memory to the line that keeps most of it alive, if known.
+    """Maps source lines that allocate memory to the source line that keeps most of it alive, if known.
 
     Args:
         kept: finds the line at which the script put values into a container.
@@ -46,7 +46,7 @@ def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[
 
 
 def _held_by(recorder: Recorder, tensor: Tensor) -> Iterator[int]:
-    """Yields numbers of the allocations that a tensor keeps alive: its own and those its graph saved."""
+    """Yields numbers of the allocations that a tensor keeps alive: its own, and its autograd graph's."""
     found = [tensor]
     nodes: list[Any] = [tensor.grad_fn]
     seen = {None}

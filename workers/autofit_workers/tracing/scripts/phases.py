@@ -69,6 +69,7 @@ class PhaseMarks:
             self._begin(phase, Category.ACTIVATION)
 
     def _phase_of(self, module: torch.nn.Module) -> str:
+        """Phase that a forward pass of a module begins: `forward`, `evaluation` or `generation`."""
         if not self.trains():
             return "forward"
         if torch.is_grad_enabled():
@@ -121,6 +122,7 @@ class PhaseMarks:
         self._begin("optimizer", Category.OTHER)
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Categorizes and names the memory of an optimizer that has stepped, and begins the next step."""
         if optimizer is None:
             self._number += 1
             self._begin("input", Category.INPUT)

@@ -27,7 +27,7 @@ _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, t
 
 @dataclass
 class _Seen:
-    """Outputs that a model returned for inputs of some shapes, by which further passes can be skipped.
+    """Description of a model's outputs for inputs of some shapes, by which further passes can be skipped.
 
     Attributes:
         num_passes: number of passes that returned such outputs.
@@ -40,13 +40,13 @@ class _Seen:
     structure: Any
 
     def made(self) -> Any:
-        """New outputs of these shapes and dtypes, without the model's autograd graph."""
+        """New outputs of the described shapes and dtypes for a skipped pass, without an autograd graph."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 
 @dataclass
 class _Accumulating:
-    """Passes of a model in one step that accumulates the gradients of several batches.
+    """Forward passes of a model within a step that accumulates the gradients of several batches.
 
     Attributes:
         num_steps: number of steps made before this one.
@@ -63,10 +63,7 @@ class _Accumulating:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last two passes of the step had the same number of backward passes and left no memory.
-
-        A further pass may then be skipped.
-        """
+        """Whether a further pass may be skipped, as the last two left no memory and had equal backwards."""
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
@@ -96,7 +93,7 @@ class Shortcuts:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Context in which known passes of all models are skipped."""
+        """Context in which forward passes with known memory are skipped, of all models."""
         module: Any = torch.nn.Module
         call = module.__call__
 
@@ -120,6 +117,7 @@ class Shortcuts:
             module.__call__ = call
 
     def _evaluated(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        """Outputs of a forward pass without gradients, which is skipped if enough equal ones were run."""
         key = _key(module, given)
         seen = None if key is None else self._seen.get(key)
         if seen is not None and seen.num_passes >= _NUM_SHOWN:
@@ -136,6 +134,7 @@ class Shortcuts:
         return result
 
     def _trained(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        """Outputs of a forward pass with gradients, which is skipped within an accumulating step if known."""
         key = _key(module, given) if self._watch.has_optimizer and not self._has_group() else None
         if key is None or _needs_gradients(given):
             return run()
@@ -153,7 +152,7 @@ class Shortcuts:
 
 
 def _shown(result: Any) -> _Seen | None:
-    """Description of a pass's outputs; None if some have types that cannot be made anew."""
+    """Description of a forward pass's outputs; None if some have types that cannot be made anew."""
     leaves, structure = tree_flatten(result)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None
@@ -161,7 +160,7 @@ def _shown(result: Any) -> _Seen | None:
 
 
 def _needs_gradients(given: Any) -> bool:
-    """Whether any input of a pass is a tensor that requires gradients."""
+    """Whether any input of a forward pass is a tensor that requires gradients."""
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
@@ -188,7 +187,7 @@ def _like(leaf: Any) -> Any:
 
 
 class _Beginning(torch.autograd.Function):
-    """Autograd function that makes an output tensor that requires gradients, at which backward ends."""
+    """Autograd function that makes a skipped pass's output, which requires gradients; backward ends there."""
 
     @staticmethod
     def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
@@ -200,7 +199,7 @@ class _Beginning(torch.autograd.Function):
 
 
 def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
-    """Key of a pass by model, its modes and its inputs' shapes.
+    """Key that is equal for forward passes of one model with the same modes and input shapes.
 
     None if no input is a tensor, or one has an unknown type.
     """

@@ -174,6 +174,7 @@ class ScriptTracer:
         )
 
     def _seen(self) -> Seen:
+        """Record of how much of the script's run was traced: step ends, length, phases not seen."""
         reached = {mark.name.split(" ")[-1] for mark in self._recorder.marks}
         kind, unseen = self._watch.kind, self._loops.phases_not_reached
         if not self._watch.is_to_end:
@@ -217,7 +218,7 @@ class ScriptTracer:
 
 
 def own_conv_algo() -> str:
-    """Convolution policy, such as `cudnn-benchmark`, that the script has chosen by PyTorch's cuDNN flags."""
+    """Convolution policy, such as `cudnn-benchmark`, to which the script's cuDNN flags amount."""
     flags: Any = torch.backends.cudnn
     benchmark, deterministic, default = "cudnn-benchmark", "cudnn-deterministic", CUDA_POLICIES[0]
     if not flags.enabled:

@@ -24,6 +24,7 @@ def follow(loops: Loops) -> None:
 
 
 def _end_transformers(module: Any, loops: Loops) -> None:
+    """Makes transformers' `Trainer` stop after the current step once `loops` are ended."""
     flow = module.DefaultFlowCallback
     on_step_end = flow.on_step_end
 
@@ -37,6 +38,7 @@ def _end_transformers(module: Any, loops: Loops) -> None:
 
 
 def _end_lightning(module: Any, loops: Loops) -> None:
+    """Makes Lightning's training loop stop after the current batch once `loops` are ended."""
     loop = module._TrainingEpochLoop
     on_advance_end = loop.on_advance_end
 

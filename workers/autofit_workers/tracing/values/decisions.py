@@ -46,7 +46,7 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Note for the user on the ways taken at branches on unknown values; empty without such branches."""
+        """Note for the user on the branches taken on unknown values; empty without such branches."""
         ways = [
             f"{site} was taken as {way}"
             for site, way in self.taken.items()
@@ -68,7 +68,7 @@ class Decisions:
         return way
 
     def assume(self, what: str, likely: int, largest: int | None) -> int:
-        """Records an assumed size, and returns it.
+        """Records and returns an assumed size.
 
         Args:
             what: name for the user of the thing that has the size.
@@ -82,11 +82,11 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """Number of elements that a known mask or comparison selects, as it is used for the prediction.
+        """Number of elements that a known mask or comparison selects, or an assumed larger one.
 
         If the number has differed between batches, it is recorded as an assumption, as batches that are not
-        traced
-        may select more. It is then `largest` if unknown masks are assumed to select all (`share` is 1).
+        traced may select more. It is then `largest` if unknown masks are assumed to select all (`share` is
+        1).
 
         Args:
             what: name, for the user, of the thing that is selected.

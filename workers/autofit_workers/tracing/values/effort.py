@@ -46,7 +46,7 @@ _MOST_MULTIPLIED = 2**30  # multiplications of one product, which take a tenth o
 
 
 class Effort:
-    """Account of the bytes that a program's known values take, and of whether more may be computed."""
+    """Limits on the tensor values that a prediction computes on the CPU, with the bytes held so far."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
@@ -78,7 +78,7 @@ class Effort:
         return True
 
     def has_room_for(self, tensor: Tensor) -> bool:
-        """Whether values of a tensor's size may be held in addition to those held already."""
+        """Whether values of a tensor's size may be held in addition to those that are held."""
         return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
 
     def hold(self, values: Tensor) -> bool:

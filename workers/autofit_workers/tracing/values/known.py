@@ -39,7 +39,7 @@ _has_made_up = [False]  # whether this process has made up any values
 
 
 class _Memory:
-    """State that all known values in one storage share.
+    """State shared by the known values of all tensors in one storage.
 
     Attributes:
         is_valid: whether the values are still those of the fake tensors in the storage.
@@ -98,6 +98,7 @@ _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 @functools.cache
 def _kind(func: OpOverload) -> _Kind:
+    """Effect of an operator on known values, such as overwriting its first argument or returning a view."""
     name = _name(func)
     if name.startswith(("_foreach", "_fused", "_amp")):
         return _Kind.LIST
@@ -215,6 +216,7 @@ def followed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], re
 def _follow(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, is_view: bool
 ) -> None:
+    """Gives an operator's results known values, computed from its arguments if these are known."""
     if is_view and _held(args[0]) is None:
         return
     guesses = isinstance(result, Tensor) and result.dtype == torch.bool and result.numel() == 1
@@ -243,6 +245,7 @@ def _follow(
 def _follow_write(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, overwrites: bool
 ) -> None:
+    """Updates the known values of a tensor that an operator wrote to, or marks them unknown."""
     target = args[0]
     if not isinstance(target, FakeTensor):
         return
@@ -263,7 +266,7 @@ def _follow_write(
 
 
 def _is_kept_where_filled(tensor: Tensor) -> bool:
-    """Whether the values of a tensor filled with one number are kept: not of large floating-point ones."""
+    """Whether to keep known values of a tensor filled with one number: not if large and floating-point."""
     return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
@@ -313,6 +316,7 @@ def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) 
     tensors: list[Tensor] = []
 
     def valued(value: Any) -> Any:
+        """Argument with known values in place of fake tensors; raises `_UnknownError` if there are none."""
         nonlocal is_one_made_up
         if isinstance(value, Tensor):
             found = known(value)
@@ -376,7 +380,7 @@ def _follow_uniform(func: OpOverload, args: tuple[Any, ...], result: Tensor) -> 
 
 
 def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns a result that one operand decides alone, such as `False and x`; returns whether one does."""
+    """Learns a result that one operand alone decides, such as `False and x`; returns whether one does."""
     if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
         return False
     absorbs = _ABSORBING[name]
@@ -438,7 +442,7 @@ def is_large_new(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Real CPU tensor of made-up values in the shape of `tensor`.
+    """Real CPU tensor in the shape of `tensor`, of made-up values such as 1.
 
     One-element and floating-point tensors are 1 and integers 0; a mask is true for the assumed share of its
     elements. Tensors over 4 MiB are 0, in memory that takes no pages until it is written.

@@ -21,7 +21,7 @@ _BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """Functions that run operators whose output sizes depend on values; `rule_of` finds an operator's.
+    """Runs operators whose output sizes depend on values, a method for each; `rule_of` finds an operator's.
 
     A size follows from the inputs' values if they are known; else it is assumed and recorded.
 
@@ -53,6 +53,7 @@ class Sizes:
         return self._fresh((num, tensor.dim()), torch.int64, tensor)
 
     def masked_select(self, tensor: Tensor, mask: Tensor) -> Tensor:
+        """Elements of `tensor` that a mask selects; their number is known, or else assumed."""
         shape = torch.broadcast_shapes(tensor.shape, mask.shape)
         found, what = _given(mask), "elements that a mask selects"
         if found is None:
@@ -136,7 +137,7 @@ class Sizes:
         return self.unique_consecutive(tensor, True, True, dim)
 
     def _different(self, tensor: Tensor, dim: int | None, find: Callable[[Tensor], Result]) -> Result:
-        """Distinct values of a tensor (or slices along `dim`), inverse indices, and counts.
+        """Distinct values of a tensor (or distinct slices along `dim`), inverse indices, and counts.
 
         Args:
             find: computes all three from known values.

@@ -78,6 +78,7 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
 def _outcome(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, out_of_memory: str | None
 ) -> TrialOutcome:
+    """Outcome of a measured trial on the CPU: `FITS`, or `OOM` with the reason."""
     fits = out_of_memory is None
     environment = {
         "torch": torch.__version__,
@@ -130,7 +131,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
 def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
-    """Runs a script's steps under the memory limit.
+    """Runs a script's steps under the CPU trial's memory limit.
 
     Args:
         spec: the trial.

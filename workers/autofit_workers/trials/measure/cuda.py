@@ -91,6 +91,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
     learned: _Learned,
     out_of_memory: str | None,
 ) -> TrialOutcome:
+    """Outcome of a measured trial on a card: `FITS`, `THRASH` or `OOM`, with peaks and environment."""
     counters = torch.cuda.memory_stats(0)
     num_retries = counters.get("num_alloc_retries", 0)
     if out_of_memory is not None:
@@ -120,7 +121,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """Further results of a trial on a card, beside the peaks and times in `steps.Progress`.
+    """Results of a trial on a card other than the peaks and times in `steps.Progress`.
 
     Attributes:
         context_bytes: size of the CUDA context; None if the steps did not complete, as it may then be

@@ -54,6 +54,7 @@ def with_executable_batch_size(
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Calls the function with smaller and smaller batch sizes until memory suffices."""
         nonlocal batch_size
         _release()
         _refuse_batch_size(function, args)

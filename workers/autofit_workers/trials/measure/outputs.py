@@ -45,6 +45,7 @@ def main(requests_fd: int, answers_fd: int) -> None:
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer to a request: a comparison for each workload but the first, or an error."""
     references = [WorkloadRef.from_dict(each) for each in request["workloads"]]
     try:
         knobs = Knobs(seq_len=request["seq_len"])
@@ -159,6 +160,7 @@ def _outputs_of(model: torch.nn.Module, outputs: list[Tensor]) -> Iterator[None]
 
 
 def _compared(name: str, first: _Pass, other: _Pass) -> OutputComparison:
+    """Comparison of two models' outputs, or the reason why they cannot be compared."""
     not_shared = tuple(sorted((first.state.keys() | other.state.keys()) - other.shared))
     answer = OutputComparison(workload=name, num_shared=len(other.shared), not_shared=not_shared)
     reason = _why_not_comparable(first, other)

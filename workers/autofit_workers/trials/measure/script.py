@@ -105,6 +105,7 @@ class ScriptTrial:
         """Does nothing: peaks are read when a step has ended, not when the optimizer begins it."""
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:  # noqa: ARG002 - the follower's signature
+        """Records time and peaks after each step of the script."""
         progress, num_warmup = self._progress, self._spec.num_warmup_steps
         if self._watch.num_steps == progress.num_steps_done:
             return  # another optimizer of the same step

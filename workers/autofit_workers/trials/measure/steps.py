@@ -36,7 +36,7 @@ class Meter(Protocol):
         """Resets the peaks, so that they cover the steps from now on."""
 
     def peaks(self) -> Peaks:
-        """Peak memory since the last `reset`."""
+        """Peak memory of the process or device since the last `reset`."""
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         """Runs a step to its end on the device and returns how long that took, in seconds."""
@@ -227,6 +227,7 @@ class Trial:
             self._take_part(part)
 
     def _take_part(self, part: Part) -> None:
+        """Runs one pass of a step on a new batch: forward, and in training backward and optimizer."""
         batch = self._batch()
         if self._optimizer is None:
             infer_step(self._workload, self._model, batch, autocast=self._autocast)
@@ -256,6 +257,7 @@ class Trial:
                 each.zero_grad(set_to_none=self._spec.knobs.set_to_none)
 
     def _run_steps(self) -> None:
+        """Runs warm-up and measured steps, and records the peaks and times of each."""
         spec, meter, progress = self._spec, self._meter, self._progress
         meter.reset()
         for index in range(spec.num_warmup_steps + spec.num_steps):

@@ -54,6 +54,7 @@ def _batch(
     dense_labels: bool,
     size: int | None,
 ) -> Images:
+    """Batch of random images with random labels, one for each image or for each pixel."""
     sides = input_shape[1:] if size is None else (size,) * len(input_shape[1:])
     images = torch.randn(batch_size, input_shape[0], *sides, device=device)
     shape = (batch_size, *sides) if dense_labels else (batch_size,)

@@ -137,7 +137,7 @@ def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
 
 
 def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Tensor:
-    """Loss that a transformers model computes itself.
+    """Loss that a transformers model computes itself, from a batch with labels.
 
     Args:
         model: the model.

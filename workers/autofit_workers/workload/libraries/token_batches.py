@@ -81,6 +81,7 @@ def unpackable_tokens(
 
 
 def _packed(shape: tuple[int, int], device: torch.device, vocabulary: int, layout: Layout) -> Batch:
+    """Batch of tokens in which several sequences are packed into a sample or a row."""
     batch_size, num_tokens = shape
     # Made on the CPU, as a collator does, so that the bounds of sequences are known.
     tokens = torch.arange(num_tokens)

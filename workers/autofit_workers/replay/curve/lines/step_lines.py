@@ -249,7 +249,7 @@ class StepLines:
 
 
 def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], list[int]]:
-    """Distinct values, and for each value its index among the distinct ones."""
+    """Distinct values of a list, and for each entry the index of its value among them."""
     numbers: dict[_Value, int] = {}
     of_values = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), of_values
@@ -278,12 +278,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """Key of a trace's events, host waits and repeated passes; equal in traces that are fitted together."""
+    """Key of a trace's events, host waits and repeated passes; traces fitted together have equal ones."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """Key of the way in which an allocation is sized, and of its streams; equal in all traces of a step."""
+    """Key of how an allocation is sized and on which streams it is used; equal in all traces of a step."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

@@ -69,7 +69,7 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _cublas(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of cuBLAS's workspace on a card.
+    """Bytes of the workspace of a cuBLAS handle on a card.
 
     If `CUBLAS_WORKSPACE_CONFIG` set the size as the trace was made, the product of the dimensions is that
     size. aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
@@ -153,7 +153,7 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of one index for each distinct embedding with a gradient, in backward; 0 for few indices.
+    """Scratch bytes of an embedding's backward: an index for each distinct row; 0 for few indices.
 
     cuda/EmbeddingBackwardKernel.cu.
     """

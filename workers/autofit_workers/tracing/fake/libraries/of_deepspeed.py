@@ -95,12 +95,12 @@ class _AsRankZero:
 
 
 def _agree(module: Any) -> None:
-    """Makes `module` compare numbers as rank 0 does, since rank 0 sends none to other ranks here."""
+    """Makes `module` of DeepSpeed skip receiving numbers from rank 0, by telling it that it is rank 0."""
     module.dist = _AsRankZero(module.dist)
 
 
 def _leave_own_tensors(module: Any) -> None:
-    """Makes `zero.Init` move only tensors of the program to the GPU, not those that autofit makes."""
+    """Makes DeepSpeed's `zero.Init` move only tensors of the program to the GPU, not those of autofit."""
     wrap = module.zero_wrapper_for_fp_tensor_constructor
 
     def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -115,12 +115,12 @@ def _leave_own_tensors(module: Any) -> None:
 
 
 def _is_program() -> bool:
-    """Whether a `FakeDeviceMode` is active, which means that the program's code is running."""
+    """Whether a `FakeDeviceMode` is active, so that the predicted program's code is running."""
     return any(isinstance(mode, FakeDeviceMode) for mode in current_modes())
 
 
 def _know_nothing(module: Any) -> None:
-    """Makes `cpuinfo.get_cpu_info` return an empty dict instead of starting other programs.
+    """Makes `cpuinfo.get_cpu_info`, which DeepSpeed calls, return an empty dict and start no programs.
 
     DeepSpeed needs the result only for a warning.
     """

@@ -31,6 +31,7 @@ def install() -> None:
 
 
 def _pack(module: Any) -> None:
+    """Makes `WeightQBitsTensor` of optimum-quanto pack fake uint8 tensors, as it packs plain ones."""
     made_of = module.WeightQBitsTensor.__init__
 
     @functools.wraps(made_of)

@@ -25,7 +25,7 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets the device maps of an earlier program."""
+    """Forgets the device maps of an earlier script or workload in this process."""
     _dealt_out.clear()
 
 

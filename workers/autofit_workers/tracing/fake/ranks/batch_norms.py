@@ -47,6 +47,7 @@ def _reduced(
     for_weight: bool,
     for_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Fake outputs of `batch_norm_backward_reduce`: sums per channel, and gradients of weight and bias."""
     like = _of_channels(given) if weight is None else weight
     return (
         _of_channels(given),

@@ -32,7 +32,7 @@ def _done() -> Any:
 
 
 def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
-    """Tensors of an all-reduce, and a finished `Work` whose future has them, as DDP's reducer needs."""
+    """Result of an all-reduce: its tensors, and a finished `Work` whose future has them, as DDP needs."""
     from autofit_workers.pytorch.collectives import work_of_future
 
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
@@ -59,7 +59,7 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def _let_waits_be_seen() -> None:
-    """Reports each `Work.wait`: the current stream, but not the host, waits for the collective."""
+    """Makes each `Work.wait` report that the current stream, but not the host, waits for the collective."""
     from autofit_workers.pytorch.collectives import WORKS
 
     for kind in WORKS:
@@ -75,7 +75,7 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_a_fake_function() -> Iterator[OpOverload]:
-    """Operators on process groups that this release has no fake function for."""
+    """Yields the operators on process groups that have no fake function in this release of PyTorch."""
     for name in operator_names():
         namespace, _, plain = name.partition("::")
         if namespace == "c10d" and not has_kernel(name, "Meta"):
@@ -85,7 +85,7 @@ def _without_a_fake_function() -> Iterator[OpOverload]:
 
 
 def _fake_function(collective: OpOverload) -> Callable[..., Any]:
-    """Function that returns as a collective does: its first argument, if it returns tensors, and a `Work`."""
+    """Fake function of a collective: returns the first argument, if the collective does, and a `Work`."""
     match len(collective._schema.returns):
         case 0:
             return lambda *_args: None

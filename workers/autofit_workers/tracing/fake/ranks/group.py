@@ -107,6 +107,7 @@ def _forget_meshes() -> None:
 
 
 def _let_groups_be_fake(c10d: Any) -> None:
+    """Makes `torch.distributed` create fake process groups, whatever backend the program asks for."""
     from autofit_workers.pytorch.collectives import process_groups
     from autofit_workers.pytorch.process_groups import DEFAULT_TIMEOUT, NEW_PROCESS_GROUP, FakeStore
 
@@ -159,10 +160,7 @@ def _said(given: int | None, variable: str, default: int) -> int:
 
 
 def _kept(*_args: Any, **_kwargs: Any) -> None:
-    """Does nothing, in place of a call that receives objects from other ranks.
-
-    The objects that a rank has are taken to be those that it would receive.
-    """
+    """Does nothing, in place of a call that receives objects from other ranks; the rank keeps its own."""
 
 
 def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -44,7 +44,7 @@ def of_tensors(
 
 
 def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
-    """Size of a compressed matrix by its indices (`_estimate_sparse_compressed_tensor_size`)."""
+    """Size of a compressed sparse matrix by its indices (`_estimate_sparse_compressed_tensor_size`)."""
     sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
     return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
 
@@ -74,7 +74,7 @@ def copied(parts: Parts) -> Parts:
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """Copy of a compressed tensor."""
+    """Copy of a compressed sparse tensor."""
     return made(gpu, copied(parts_of(tensor)))
 
 

@@ -51,6 +51,7 @@ def copied(
 
 
 def _on_host(parts: Parts) -> Tensor:
+    """Real sparse CPU tensor of the given indices and values."""
     if parts.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(
             parts.indices[0],

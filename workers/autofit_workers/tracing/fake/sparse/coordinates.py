@@ -80,7 +80,7 @@ def flattened(parts: Parts, *, clones: bool = False) -> Tensor:
 
 
 def _places(parts: Parts) -> Tensor | None:
-    """Linear index of each stored element as a real tensor, computed from the indices' values.
+    """Linear index of each stored element of a COO tensor, a real tensor computed from known indices.
 
     None if these values are unknown.
     """

@@ -71,7 +71,7 @@ def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | 
 
 
 def _part(pick: Callable[[Parts], Tensor]) -> Rule:
-    """Function that returns the part of a sparse tensor that `pick` selects, such as its values, uncopied."""
+    """Function that returns a part of a sparse tensor, such as its values, uncopied; `pick` selects it."""
     return lambda _gpu, tensor: pick(parts_of(tensor)).detach()
 
 

@@ -47,7 +47,7 @@ def backward(gpu: Device, grad: Tensor, output: Tensor, _dim: int, _input: Tenso
 
 
 def _pools(parts: Parts) -> list[Tensor]:
-    """Temporaries of `compute_pool_max`, where a pool is the elements that are normalized together.
+    """Temporaries of a sparse softmax (`compute_pool_max`), whose pools are elements normalized together.
 
     They are each element's pool number, the sorted order of elements, and sizes and starts of the pools.
     """

@@ -100,7 +100,7 @@ def offer(implementation: str) -> None:
 
 
 def _forget() -> None:
-    """Clears transformers' caches of which libraries are installed, so that it looks again."""
+    """Clears transformers' caches of which libraries are installed, so that transformers looks again."""
     module = sys.modules.get("transformers.utils.import_utils")
     for name in _REMEMBERING:
         clear = getattr(getattr(module, name, None), "cache_clear", None)

@@ -11,7 +11,7 @@ __all__ = ["causal_conv1d_bwd", "causal_conv1d_fwd", "causal_conv1d_update"]
 
 
 def causal_conv1d_fwd(*_args: Any) -> None:
-    """Does nothing; the library's function writes into tensors that it is given."""
+    """Does nothing; the library's function would write into tensors among its arguments."""
 
 
 causal_conv1d_bwd = causal_conv1d_update = causal_conv1d_fwd

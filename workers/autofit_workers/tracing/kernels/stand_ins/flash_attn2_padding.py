@@ -12,7 +12,7 @@ __all__ = ["pad_input", "unpad_input"]
 
 
 class _Picked(torch.autograd.Function):
-    """Autograd function that selects rows by index, by `gather` as in the library."""
+    """Autograd function that selects rows of a tensor by index, with `gather` as the library does."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class _Picked(torch.autograd.Function):
 
 
 class _Placed(torch.autograd.Function):
-    """Autograd function that writes rows at given indices of a tensor of zeros."""
+    """Autograd function that writes rows to given indices of a tensor of zeros."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor, num_rows: int) -> Tensor:

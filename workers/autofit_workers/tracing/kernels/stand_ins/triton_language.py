@@ -41,7 +41,7 @@ class dtype:  # noqa: N801 - Triton's name
 
     @property
     def primitive_bitwidth(self) -> int:
-        """Number of bits of a value of this type."""
+        """Number of bits of a value of this number type."""
         digits = (
             self.name.removeprefix("bfloat").removeprefix("float").removeprefix("uint").removeprefix("int")
         )

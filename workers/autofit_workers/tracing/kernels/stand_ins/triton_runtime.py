@@ -187,6 +187,7 @@ class Autotuner(KernelInterface):
     _bench = triton.tune
 
     def run(self, *args: Any, **options: Any) -> Any:
+        """Launches the kernel with the best configuration, after timing all of them for a new key."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         config = self.configs[0]
         if len(self.configs) > 1:
@@ -270,7 +271,7 @@ def heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Any], Heurist
 def do_bench(
     fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any
 ) -> Any:
-    """Runs `fn` as Triton's benchmark does, and returns a made-up time in milliseconds; see `timed`."""
+    """Runs `fn` as Triton's benchmark does, and returns a made-up time in milliseconds."""
     milliseconds = triton.timed(fn)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
@@ -291,7 +292,7 @@ def reinterpret(tensor: Any, _dtype: Any) -> Any:
 
 
 class _Holder:
-    """Base of stand-in classes that ignore their constructor's arguments."""
+    """Base of stand-in classes whose constructors accept and ignore any arguments."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
         """Ignores its arguments."""

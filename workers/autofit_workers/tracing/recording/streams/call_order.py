@@ -21,7 +21,7 @@ class CallOrder:
         self._pending: collections.defaultdict[int, dict[int, int]] = collections.defaultdict(dict)
 
     def record(self, stream: int) -> Done:
-        """Last finished call of each stream once an event that `stream` records now is over."""
+        """Last call of each stream that is finished once an event recorded now on `stream` is over."""
         own = {stream: self._last[stream]} if stream in self._last else {}
         return {**self._pending[stream], **own}
 

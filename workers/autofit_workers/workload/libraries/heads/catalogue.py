@@ -31,7 +31,7 @@ def _reads_images(model_class: Any, _config: Any) -> bool:
 
 
 def _places_images(model_class: Any, config: Any) -> bool:
-    """Whether a class reads images at places among the tokens of a text."""
+    """Whether a model class expects images at placeholder tokens within a text."""
     reads_both = _reads_images(model_class, config) and takes(model_class, "input_ids")
     return reads_both and (main_input_of(model_class) == "input_ids" or media.has_placeholder(config))
 

@@ -28,7 +28,7 @@ _COMPARED = {aten.eq: False, aten.ne: True}
 
 
 def rows_of(head: Head, method: str, inputs: Batch) -> int:
-    """Number of features that one sample becomes, each in the place of one token of the text.
+    """Number of features into which a model turns one image or sound; each takes a token's position.
 
     Args:
         head: model class with its configuration.
@@ -72,6 +72,7 @@ def _built(head: Head) -> Any:
 
 
 def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
+    """Result of a method of a head's class for those inputs that it takes; raises if it needs others."""
     function = make.forward if isinstance(make, nn.Module) else make
     named = inspect.signature(function).parameters
     taken = {name: value for name, value in inputs.items() if name in named}
@@ -133,7 +134,7 @@ def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _of(made: Any) -> Any:
-    """Features in the result of a model's method, such as `get_image_features`."""
+    """Tensor or tensors of features in the result of a model's method, such as `get_image_features`."""
     for name in ("pooler_output", "last_hidden_state"):
         if (features := getattr(made, name, None)) is not None:
             return features

@@ -60,7 +60,7 @@ def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None
 def _heads_for(
     transformers: Any, config: Any, wanted: str, said: str, there_are: Sequence[Head]
 ) -> list[Head]:
-    """Model classes, of those in `there_are`, for the task that the user named as `said`.
+    """Model classes among `there_are` for the user's task `said`.
 
     Args:
         transformers, config, wanted: see `head_of`.
@@ -94,6 +94,7 @@ def _has_no_head(transformers: Any, config: Any, named: str) -> bool:
 
 
 def _without_head(transformers: Any, wanted: str, named: str | None, there_are: Sequence[Head]) -> str:
+    """Error text for a model none of whose classes has known batches, with what to write instead."""
     others = ", ".join(dict.fromkeys(head.model_class.__name__ for head in there_are))
     instead = (
         f"write one of {others} into its architectures, or " if others and named is not None else ""

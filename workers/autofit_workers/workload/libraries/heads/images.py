@@ -39,7 +39,7 @@ def filmed() -> Callable[[Head], Batches]:
 
 
 def pixels(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> torch.Tensor:
-    """Random images with sides of `size` pixels, else of the head's own height and width."""
+    """Batch of random images, `size` pixels high and wide, or of the head's own height and width."""
     height, width = (size, size) if size else sizes.sides(head)
     return torch.randn(batch_size, num_channels(head.config), height, width, device=device)
 

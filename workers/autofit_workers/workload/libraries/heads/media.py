@@ -155,6 +155,7 @@ def _texts(
     num_tokens: int,
     size: int,
 ) -> Batch:
+    """Batch of texts of `size` tokens, with an image or a sound at placeholder tokens in each."""
     if size <= num_tokens:
         raise InapplicableError(
             f"an image or a sound takes {num_tokens} tokens of {head.wanted}, and a sample has {size}: give "
@@ -232,6 +233,7 @@ def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
 
 
 def _patches_in_one_list(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """Images of a batch as one list of patches, with each image's numbers of rows and columns."""
     vision = sizes.vision_of(head.config)
     patch, merged = vision.patch_size, getattr(vision, "spatial_merge_size", 1)
     if not isinstance(patch, int) or not isinstance(merged, int):
@@ -333,7 +335,7 @@ def _described(batch_size: int, device: torch.device, *, head: Head, size: int) 
 
 
 def _asked(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
-    """Batch of images and questions; labels are an answer's tokens, or a score of each answer."""
+    """Batch of images with questions; labels are an answer's tokens, or a score of each answer."""
     batch = _compared(batch_size, device, head=head, size=size)
     if head.takes("decoder_input_ids"):
         return {**batch, "labels": batch["input_ids"].clone()}

@@ -76,6 +76,7 @@ def _prepared_sides(model_type: str) -> tuple[int, int]:
 def _detected(
     batch_size: int, device: torch.device, *, head: Head, size: int | None, with_masks: bool
 ) -> Batch:
+    """Batch of images with random boxes, classes and, if asked for, masks of objects."""
     images = pixels(head, batch_size, device, size)
 
     def objects() -> dict[str, torch.Tensor]:
@@ -92,6 +93,7 @@ def _detected(
 
 
 def _outlined(batch_size: int, device: torch.device, *, head: Head, size: int | None) -> Batch:
+    """Batch of images with masks and classes of objects."""
     config, images = head.config, pixels(head, batch_size, device, size)
     batch: Batch = {
         "pixel_values": images,

@@ -22,7 +22,7 @@ def labelled() -> Callable[[Head], Batches]:
 
 
 def _width(config: Any) -> int:
-    """Number of values at each time of a time series."""
+    """Number of values that a time series has at each time."""
     names = ("num_input_channels", "input_size")
     return next((width for name in names if (width := getattr(config, name, None)) is not None), 1)
 
@@ -33,6 +33,7 @@ def _values(batch_size: int, length: int, width: int, device: torch.device, *, i
 
 
 def _forecast(batch_size: int, device: torch.device, *, head: Head) -> Batch:
+    """Batch of random time series, with their past, their future and features of time."""
     config, width = head.config, _width(head.config)
     lags = getattr(config, "lags_sequence", None)  # distances to earlier times whose values are features too
     values = functools.partial(_values, batch_size, width=width, device=device, is_flat=lags is not None)

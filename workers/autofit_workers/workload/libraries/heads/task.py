@@ -22,8 +22,7 @@ class Batches:
         make: makes the class's arguments from batch size and device; takes the keyword `size` if samples
             may be of any size.
         size: size of a sample, such as a number of tokens, with its rounding multiple and maximum; None if
-            only
-            one size is possible.
+            only one size is possible.
         is_of_images: whether the size of a sample is the side of an image in pixels.
     """
 
