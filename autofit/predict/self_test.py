@@ -112,8 +112,8 @@ def require_prediction(run: Runner) -> None:
         raise InfrastructureError(
             result.unusable
             or f"memory cannot be predicted with PyTorch {result.torch_version}: "
-            f"{'; '.join(result.findings)}. Install PyTorch {supported_releases()}, or measure instead (--probe "
-            "measure, or --device cpu)"
+            f"{'; '.join(result.findings)}. Install PyTorch {supported_releases()}, or measure instead "
+            "(--probe measure, or --device cpu)"
         )
     paths.keep(paths.cache_dir, remembered, lambda: json.dumps({"torch": result.torch_version}))
 

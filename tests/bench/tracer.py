@@ -99,6 +99,7 @@ def _trace(setting: Setting, batch_size: int) -> str:
         libraries.use(setting.release)
     from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
     from autofit_workers.spec.setup import Setup
+    from autofit_workers.tracing import followed_release
     from autofit_workers.tracing.probe import trace_workload
     from tests.bench.tables.workloads import workload_of
 
@@ -106,6 +107,7 @@ def _trace(setting: Setting, batch_size: int) -> str:
         workload=WorkloadRef(kind="import", target=setting.model),
         batch_size=batch_size,
         probe=Probe.PREDICT,
-        setup=Setup(mode=setting.mode),
+        setup=Setup(mode=setting.mode, torch=setting.torch),
     )
+    followed_release.begin_program(setting.torch)
     return trace_workload(workload_of(setting), spec).to_json()

@@ -27,6 +27,7 @@ class Setting:
         arguments: for the constructor of the model, where it has changed since the run.
         layers: of a synthetic network.
         release: of the library that ran, as pip would be asked for it, where it is not the one installed.
+        torch: release of PyTorch that ran and that predictions follow; None for the installed one.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Setting:
     arguments: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
     layers: tuple[tuple[str, int, int], ...] = ()
     release: str = ""
+    torch: str | None = None
 
     @property
     def key(self) -> str:

@@ -46,6 +46,7 @@ _TORCHVISION = {
     "VGG19": ("vgg19", "vgg", 1000),
 }
 _RELEASE = "transformers==4.51.3"  # of `paper_container/config.py`
+_TORCH = "2.6"
 _TRANSFORMERS = {
     "EleutherAI/gpt-neo-125M": "gpt-neo",
     "T5-small": "t5",
@@ -91,7 +92,7 @@ def _row(line: dict[str, str]) -> Row:
         setting=setting,
         batch_size=int(line["batch_size"]),
         **{**card(line["gpu"])._asdict(), "total_bytes": int(line["gpu_total_bytes"])},
-        torch_release="2.6",
+        torch_release=_TORCH,
         measured_from="step 1 input" if line["family"] == "CNN" else "",
         measured_bytes=int(line["ground_nvml_peak_bytes"]) if ran else None,
         ran=ran,
@@ -116,6 +117,7 @@ def _model(line: dict[str, str]) -> tuple[str, Setting]:
             step=f"xmem-{dropped}",
             image_size=IMAGE_SIZE,
             num_classes=num_classes,
+            torch=_TORCH,
         )
     return _TRANSFORMERS[name], Setting(
         source="transformers",
@@ -124,6 +126,7 @@ def _model(line: dict[str, str]) -> tuple[str, Setting]:
         step=f"xmem-tokens-{dropped}",
         num_classes=None,
         release=_RELEASE,
+        torch=_TORCH,
     )
 
 
