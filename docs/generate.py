@@ -20,6 +20,7 @@ import json_schemas
 from autofit.cli.app import autofit
 from autofit.cli.options.pages import TopicOption
 from autofit.settings.options import Topic
+from autofit_workers.spec.releases import DIFFERENCES
 
 PAGES = Path(__file__).parent / "pages"
 _PART = re.compile(r"(?<=<!-- generated: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -62,6 +63,7 @@ _MORE = {
     "--seq-len": "language-model.md#the-size-of-a-sample",
     "--storage": "cluster.md",
     "--task": "models.md",
+    "--torch": "how-it-works.md#another-pytorch-than-the-installed-one",
     "--view": "where-memory-goes.md",
     "--what-if": "knobs.md#what-would-make-it-fit",
 }
@@ -84,7 +86,11 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     """Each page with a generated part, JSON Schema and list, with the text that it should have."""
-    parts: dict[str, Callable[[], str]] = {"options": options, "json": json_schemas.tables}
+    parts: dict[str, Callable[[], str]] = {
+        "options": options,
+        "json": json_schemas.tables,
+        "releases": releases,
+    }
     texts = {}
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text(encoding="utf-8")
@@ -94,6 +100,15 @@ def generated() -> dict[Path, str]:
         texts[PAGES / "schemas" / f"{name}.json"] = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
     texts[PAGES / "llms.txt"] = llms()
     return texts
+
+
+def releases() -> str:
+    """Table of the differences between releases of PyTorch, the newest first."""
+    lines = ["| since | before | since then | `--torch` follows it | source |", "|---|---|---|---|---|"]
+    for each in DIFFERENCES:
+        since, follows = ".".join(map(str, each.since)), "yes" if each.is_followed else "no"
+        lines.append(f"| {since} | {each.before} | {each.after} | {follows} | {each.source} |")
+    return "\n".join(lines)
 
 
 def options() -> str:

@@ -88,6 +88,12 @@ DIFFERENCES = (
         is_followed=True,
     ),
     Difference(
+        since=(2, 7),
+        before="FlashAttention keeps its random state as two tensors of 8 bytes",
+        after="FlashAttention keeps its random state as one tensor of 16 bytes",
+        source="ScaledDotProductFlashAttentionBackward0 of each wheel (autograd/generated/Functions.h)",
+    ),
+    Difference(
         since=(2, 2),
         before="a mean keeps its input for backward",
         after="a mean keeps only its input's shape",
@@ -95,9 +101,21 @@ DIFFERENCES = (
     ),
     Difference(
         since=(2, 0),
-        before="optimizers loop over parameters, and zero_grad fills gradients with zeros",
-        after="optimizers take all parameters at once (foreach), and zero_grad drops gradients",
+        before="zero_grad fills gradients with zeros",
+        after="zero_grad drops gradients",
+        source="pytorch/pytorch#92731",
+    ),
+    Difference(
+        since=(2, 0),
+        before="optimizers loop over parameters",
+        after="optimizers take all parameters at once (foreach)",
         source="release notes of 2.0",
+    ),
+    Difference(
+        since=(2, 0),
+        before="cuBLAS's workspace is outside of PyTorch's allocator",
+        after="cuBLAS's workspace is from PyTorch's allocator",
+        source="pytorch/pytorch#95668, which holds 8,519,680 bytes that 1.13 did not",
     ),
     Difference(
         since=(2, 0),
