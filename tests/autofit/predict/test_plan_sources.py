@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from autofit.predict.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
+from autofit.predict.plan_sources import (
+    AskedPlans,
+    offline_plan_source,
+    plan_source,
+    plan_sources_for,
+    prepare,
+)
 from autofit_workers.replay.plans import cudnn_plans
 from autofit_workers.replay.plans.cudnn import CudnnError
 from autofit_workers.replay.plans.cudnn_plans import CudnnPlans
@@ -58,7 +64,7 @@ def test_without_a_libcudnn_that_works_there_is_the_table(library, tmp_path: Pat
         (folder / "libcudnn.so.9").write_text(library)
     code = (
         "from autofit.predict import plan_sources as p\n"
-        "p.prepare('sm_80'); print(p.plan_source('sm_80').name)"
+        "p.prepare('sm_80', None); print(p.plan_source('sm_80').name)"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
@@ -92,13 +98,13 @@ def test_libcudnn_that_fails_gives_way_to_the_table_for_good(asked, caplog):
 @needs_libcudnn
 def test_libcudnns_process_is_prepared_only_where_no_answers_are_known(no_server, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
-    prepare("sm_80")
+    prepare("sm_80", None)
     assert len(servers()) == 1
     asked = plan_source("sm_80")
     plans = asked.plans([CONVOLUTION])
     cudnn_plans._server.close()
     plan_source.cache_clear()
-    prepare("sm_80")
+    prepare("sm_80", None)
     assert plan_source("sm_80").plans([CONVOLUTION]) == plans
     assert plan_source("sm_80").name == asked.name
     assert servers() == []
@@ -113,3 +119,15 @@ def test_to_name_a_source_that_libcudnn_may_answer_starts_nothing(no_server):
 def test_the_other_cards_that_may_be_meant_are_never_asked_of_libcudnn():
     assert isinstance(offline_plan_source("sm_90"), TablePlans)
     assert offline_plan_source("sm_90") is offline_plan_source("sm_90")
+
+
+def test_another_release_of_pytorch_has_the_plans_of_its_own_cudnn():
+    likely, elsewhere = plan_sources_for("2.6")
+    assert likely("sm_80").name == "table of cuDNN 9.8, nearest to 9.1"
+    assert elsewhere("sm_80") is likely("sm_80")
+
+
+@pytest.mark.parametrize("release", [None, "2.12"])
+def test_a_release_with_the_same_cudnn_has_the_installed_one_s_plans(release, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "2.13.0+cpu")
+    assert plan_sources_for(release) == (plan_source, offline_plan_source)

@@ -384,6 +384,15 @@ def test_a_model_is_needed() -> None:
     ("cli", "message"),
     [
         ({"gpu": "t4", "gpu_mem": "16G"}, "--gpu and --gpu-mem cannot be combined"),
+        (
+            {"torch": "2.8", "probe": "measure"},
+            "--torch 2.8 predicts a release of PyTorch, and --probe measure",
+        ),
+        (
+            {"torch": "1.4"},
+            "--torch: how PyTorch 1.4 takes memory is not known: predictions follow 2.6 to 2.15",
+        ),
+        ({"torch": "nightly"}, "--torch: 'nightly' is no release of PyTorch such as 2.8"),
         ({"device": "cpu", "gpu": "t4"}, "--gpu cannot be combined with --device cpu"),
         ({"device": "cpu"}, "--device cpu needs a limit"),
         ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
