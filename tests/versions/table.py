@@ -44,7 +44,6 @@ class Outcome(StrEnum):
 # Why cases whose names begin so differ with a release, or are refused.
 REASONS: dict[tuple[str, Collection[str]], str] = {
     ("tp", ("2.6",)): "transformers 5 shards by what torch.distributed.tensor has since 2.7",
-    ("tp", ("2.7", "2.8", "2.9")): "DTensor's backward allocates 0.2 % more up to 2.9; releases.py names it",
     ("timm:", ("2.15",)): "no torchvision for this release yet, which timm imports",
 }
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch.distributed.tensor import Shard
 
+from autofit_workers.pytorch.dtensors import SPLIT_OFF_SHARD, split_off_view
 from autofit_workers.spec.trace import Trace
+from autofit_workers.tracing import followed_release
 from autofit_workers.trials import door
 from tests.versions.cases import Case, all_cases
 from tests.versions.installations import RELEASES
@@ -49,6 +53,18 @@ def test_events_are_the_installed_release_s_again_afterwards(cases):
     before = traced(cases[name], None)
     assert traced(cases[name], "2.8")["digest"] != before["digest"]
     assert traced(cases[name], None)["digest"] == before["digest"]
+
+
+def test_a_shard_is_a_view_of_the_whole_where_the_release_splits_off_views():
+    whole = torch.arange(12.0).reshape(4, 3)
+    rows, columns = (split_off_view(Shard(dimension), whole, 2, 1) for dimension in (0, 1))
+    assert torch.equal(rows, whole[2:])
+    assert rows.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    assert torch.equal(columns, whole[:, 2:])
+    assert columns.is_contiguous()
+    for release, splits_off_views in (("2.9", True), ("2.10", False), (None, False)):
+        followed_release.begin_program(release, shards=True)
+        assert (SPLIT_OFF_SHARD.get() is split_off_view) == splits_off_views
 
 
 def test_an_operator_that_the_release_lacks_is_told(tmp_path):

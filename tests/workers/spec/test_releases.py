@@ -42,7 +42,11 @@ def test_the_note_tells_what_the_followed_release_does():
         "PyTorch 2.8 is predicted, traced with 2.13.0+cpu. Taken into account: convolutions "
     )
     assert "indexing with a whole slice, as x[:, 0], adds a gradient of x's size" in older
-    assert ". Not taken into account: tensor parallelism allocates a little more" in older
+    assert "Not taken" not in older
+    oldest = note_on_following("2.6", "2.13.0+cpu")
+    assert (
+        ". Not taken into account: FlashAttention keeps its random state as two tensors of 8 bytes" in oldest
+    )
     newer = note_on_following("2.15", "2.13.0+cpu")
     assert "each matrix product allocates cuBLAS's workspace" in newer
     assert "Not taken" not in newer

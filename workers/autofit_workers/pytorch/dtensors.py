@@ -9,16 +9,51 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import _utils
+from torch.distributed.tensor import Shard, _utils
 from torch.distributed.tensor._random import OffsetBasedRNGTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from autofit_workers.pytorch.private_name import PrivateName
 
-__all__ = ["PROPAGATE_SHAPES", "clear_sharding_cache", "local_shape", "replace_device_state"]
+__all__ = [
+    "PROPAGATE_SHAPES",
+    "SPLIT_OFF_SHARD",
+    "clear_sharding_cache",
+    "local_shape",
+    "replace_device_state",
+    "split_off_view",
+]
 
 # Runs an operator on tensors without memory to learn the whole's shape; replaced to run outside of modes.
 PROPAGATE_SHAPES = PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_cached")
+
+# Splits a rank's shard off a tensor, as a copy; replaced to follow releases that split off a view.
+SPLIT_OFF_SHARD = PrivateName(Shard, "_select_split_tensor")
+
+
+def split_off_view(
+    placement: Shard,
+    tensor: torch.Tensor,
+    num_chunks: int,
+    index: int,
+    *,
+    with_padding: bool = True,
+    contiguous: bool = True,
+    **_: object,
+) -> torch.Tensor:
+    """Shard of a tensor, split off as PyTorch does up to 2.9: a view where that is contiguous.
+
+    Args:
+        placement: dimension that is split.
+        num_chunks, index: number of shards, and which of them is returned.
+        with_padding: whether shards get the same size.
+        contiguous: whether shards are made contiguous, all of them.
+    """
+    shards, _sizes = placement._split_tensor(
+        tensor, num_chunks, with_padding=with_padding, contiguous=contiguous
+    )
+    shard: torch.Tensor = shards[index]
+    return shard
 
 
 def replace_device_state(state: Callable[[], torch.Tensor]) -> None:

@@ -20,6 +20,7 @@ from autofit_workers.spec.versions import (
 Release = tuple[int, int]
 
 AUTOCAST_OF_RMS_NORM: Release = (2, 12)
+SHARDS_ARE_COPIES: Release = (2, 10)
 FUSED_RMS_NORM: Release = (2, 9)
 WHOLE_SLICES_ARE_FREE: Release = (2, 9)
 WORKSPACE_OF_EACH_PRODUCT: Release = (2, 15)
@@ -68,10 +69,11 @@ DIFFERENCES = (
         is_followed=True,
     ),
     Difference(
-        since=(2, 10),
-        before="tensor parallelism allocates a little more in backward (0.2 % in a small Llama)",
-        after="tensor parallelism allocates a little less in backward",
-        source="tests/versions: 2.7 to 2.9 against 2.13; the cause is not known",
+        since=SHARDS_ARE_COPIES,
+        before="a shard of distribute_tensor may be a view, which keeps the whole tensor",
+        after="a shard of distribute_tensor is a copy",
+        source="Shard._shard_tensor in torch/distributed/tensor/placement_types.py",
+        is_followed=True,
     ),
     Difference(
         since=FUSED_RMS_NORM,

@@ -18,6 +18,7 @@ from autofit_workers.spec.releases import (
     AUTOCAST_OF_RMS_NORM,
     FUSED_RMS_NORM,
     OPERATORS_SINCE,
+    SHARDS_ARE_COPIES,
     WHOLE_SLICES_ARE_FREE,
     Release,
     note_on_following,
@@ -53,11 +54,12 @@ class _Followed:
 _followed = _Followed()
 
 
-def begin_program(release: str | None) -> None:
+def begin_program(release: str | None, *, shards: bool = False) -> None:
     """Follows a release of PyTorch from now on, in this process.
 
     Args:
         release: release such as `2.8`; None for the installed one.
+        shards: whether several ranks may share tensors, for which `torch.distributed.tensor` is imported.
     """
     _followed.undo.close()
     _followed.name, _followed.used = release, {}
@@ -72,6 +74,11 @@ def begin_program(release: str | None) -> None:
         _replace_rms_norm(_rms_norm, ("AutocastCUDA", "AutogradCUDA", "AutogradXLA"), _followed.undo)
     elif _followed.release < AUTOCAST_OF_RMS_NORM <= _INSTALLED:
         _replace_rms_norm(_rms_norm_under_autocast, ("AutocastCUDA",), _followed.undo)
+    if shards and _followed.release < SHARDS_ARE_COPIES <= _INSTALLED:
+        from autofit_workers.pytorch.dtensors import SPLIT_OFF_SHARD, split_off_view
+
+        _followed.undo.callback(SPLIT_OFF_SHARD.replace, SPLIT_OFF_SHARD.get())
+        SPLIT_OFF_SHARD.replace(split_off_view)
     if _followed.release < WHOLE_SLICES_ARE_FREE <= _INSTALLED:
         _slice_whole_dimensions(_followed.undo)
 

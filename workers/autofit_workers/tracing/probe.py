@@ -132,7 +132,7 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
 
 
 def _begin_program(spec: TrialSpec) -> None:
-    followed_release.begin_program(spec.setup.torch)
+    followed_release.begin_program(spec.setup.torch, shards=spec.setup.num_ranks > 1)
     REGISTRY.begin_program()
     of_deepspeed.install()
     of_transformers.install()
