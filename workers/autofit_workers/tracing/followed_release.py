@@ -7,6 +7,7 @@ release does: for one prediction after another, as a process may make several.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -117,8 +118,10 @@ def _replace_rms_norm(
 ) -> None:
     """Lets `rms_norm` run as a function for some of PyTorch's dispatch keys."""
     library = torch.library.Library("aten", "IMPL")
-    for key in keys:
-        library.impl("rms_norm", function, key, allow_override=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # that one is overridden
+        for key in keys:
+            library.impl("rms_norm", function, key, allow_override=True)
     undo.callback(library._destroy)
 
 
