@@ -23,11 +23,12 @@ from typing import Any
 import platformdirs
 
 from tests.versions.cases import DIFFERING_NAME
-from tests.versions.installations import RELEASES, ROOT, installed
+from tests.versions.installations import RELEASES, ROOT, Installation, installed
 
 Traced = dict[str, Any]
 _WORDS = 100  # characters of an error in a cell
 RECORDED = Path(__file__).with_name("recorded.json")
+KEPT = platformdirs.user_cache_path("autofit-versions")  # installations, for the next run
 
 
 class Outcome(StrEnum):
@@ -40,6 +41,8 @@ class Outcome(StrEnum):
     DIFFERS = "differs"
     REFUSED = "refused"
 
+
+BAD = (Outcome.DIFFERS, Outcome.REFUSED)
 
 # Why cases whose names begin so differ with a release, or are refused.
 REASONS: dict[tuple[str, Collection[str]], str] = {
@@ -105,22 +108,43 @@ def details(here: Traced, there: Traced) -> str:
     return ", ".join(f"{name} {(there[name] - here[name]) / here[name]:+.2%}" for name in names)
 
 
-def record(release: str, there: dict[str, Traced]) -> None:
-    """Keeps the digests with a release of cases that are known to differ in `recorded.json`.
+def compare(
+    release: str, installation: Installation, folder: Path, names: Iterable[str], here: dict[str, Traced]
+) -> Iterator[tuple[str, Outcome, str]]:
+    """Name, outcome and words on a difference of each case with a release.
 
     Args:
-        there: cases as the release traces them, by name.
+        release: release of PyTorch.
+        installation: installation that has it.
+        folder: folder for files of the cases.
+        names: parts of the names of cases; none for all.
+        here: cases as the PyTorch of this environment traces them, by name.
     """
+    process = installation.run("-m", "tests.versions.traced", str(folder), *names)
+    there = {case["name"]: case for case in _read(process)}
+    differing = [name for name in there if compared(here[name], None, there[name]) != Outcome.EQUAL]
+    traced = traced_here(folder, differing, release) if differing else ()
+    followed = {case["name"]: case for case in traced}
+    for name, case in there.items():
+        outcome, said = compared(here[name], followed.get(name), case), ""
+        if outcome in BAD:
+            said = details(here[name], case)
+            if (why := reason_of(name, release)) is not None:
+                outcome, said = Outcome.EXPLAINED, f"{said}: {why}"
+        yield name, outcome, said
+
+
+def record(release: str, folder: Path, installation: Installation) -> None:
+    """Keeps the digests with a release of cases that are known to differ in `recorded.json`."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
-    recorded[release] = {
-        name: case["digest"] for name, case in there.items() if name.startswith(DIFFERING_NAME)
-    }
+    process = installation.run("-m", "tests.versions.traced", str(folder), DIFFERING_NAME)
+    recorded[release] = {case["name"]: case["digest"] for case in _read(process)}
     RECORDED.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, default=platformdirs.user_cache_path("autofit-versions"))
+    parser.add_argument("--folder", type=Path, default=KEPT)
     parser.add_argument("--release", action="append", choices=list(RELEASES))
     parser.add_argument("--record", action="store_true")
     parser.add_argument("names", nargs="*", help="parts of the names of cases; all by default")
@@ -130,21 +154,11 @@ def main() -> None:
         folder = Path(configurations)
         here = {case["name"]: case for case in traced_here(folder, options.names)}
         for release in options.release or RELEASES:
-            python = installed(RELEASES[release], options.folder / release)
-            process = python.run("-m", "tests.versions.traced", str(folder), *options.names)
-            there = {case["name"]: case for case in _read(process)}
-            differing = [name for name in there if compared(here[name], None, there[name]) != Outcome.EQUAL]
+            installation = installed(RELEASES[release], options.folder / release)
             if options.record:
-                record(release, there)
-            followed = {case["name"]: case for case in traced_here(folder, differing, release)}
+                record(release, folder, installation)
             counts = totals[release] = Counter()
-            for name, case in there.items():
-                outcome = compared(here[name], followed.get(name), case)
-                said = ""
-                if outcome in (Outcome.DIFFERS, Outcome.REFUSED):
-                    said = details(here[name], case)
-                    if (why := reason_of(name, release)) is not None:
-                        outcome, said = Outcome.EXPLAINED, f"{said}: {why}"
+            for name, outcome, said in compare(release, installation, folder, options.names, here):
                 counts[outcome] += 1
                 print(f"{release:5} {name:42} {outcome:9} {said}".rstrip(), flush=True)
     print()
@@ -152,8 +166,8 @@ def main() -> None:
     for release, counts in totals.items():
         print(" | ".join([f"{release:7}", *(f"{counts[outcome]:{len(outcome)}}" for outcome in Outcome)]))
     of_all = sum(totals.values(), Counter())
-    bad = of_all[Outcome.DIFFERS] + of_all[Outcome.REFUSED]
-    print(f"{of_all.total() - bad} of {of_all.total()} equal, followed, as much or explained")
+    num_good = of_all.total() - sum(of_all[outcome] for outcome in BAD)
+    print(f"{num_good} of {of_all.total()} equal, followed, as much or explained")
 
 
 if __name__ == "__main__":
