@@ -1,8 +1,8 @@
 """Checks the licences of autofit's dependencies against a list: `python tests/licences.py`.
 
 Reads the metadata of the environment that it runs in, from autofit, with PostgreSQL's driver, down through
-all that is required at run time. Prints a line for each licence and exits with 1 where a distribution's
-licence is not in the list.
+all that is required at run time; and of plotly, of which the wheel holds a file. Prints a line for each
+licence and exits with 1 where a distribution's licence is not in the list.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ _MEANING = {
     "gnu lesser general public license v3 (lgplv3)": "LGPL-3.0-only",
 }
 _ROOT = "autofit-gpu[postgres]"
+_IN_THE_WHEEL = "plotly"
 _LONGEST_NAME = 80  # what is longer is a licence's text
 
 
 def main() -> int:
     by_licence: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(required(_ROOT)):
+    for name in sorted({*required(_ROOT), _IN_THE_WHEEL}):
         by_licence[licence_of(importlib.metadata.metadata(name))].append(name)
     unlisted = {licence: names for licence, names in by_licence.items() if not is_allowed(licence)}
     for licence, names in sorted(by_licence.items()):

@@ -43,6 +43,12 @@ class _InOrder(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:  # before 8.2 click ends this with 0
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
 
 @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name=DISTRIBUTION, message="%(prog)s %(version)s")
@@ -105,9 +111,6 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
         if not isinstance(error.__context__, OSError):
             raise error
         error = error.__context__  # click takes a broken pipe inside a command for a closed stdout
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return ExitCode.USAGE
     if isinstance(error, click.ClickException):
         error = _usage_error(error)
     elif isinstance(error, click.Abort):

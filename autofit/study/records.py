@@ -55,7 +55,9 @@ _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
 _PREDICTED = "predicted_bytes"
 _PEAK = "peak_bytes"  # the measured peak that is compared with the budget
-_MEMORY_CONSTRAINT = "memory"  # at most 0 for a trial that fits
+# Attribute that Optuna shows as `trial.constraints["memory"]`, at most 0 for a trial that fits. It is written
+# by its name, as Optuna 4 has no function that writes it, and ignores it.
+_MEMORY_CONSTRAINT = "constraints:memory"
 # Attribute of a trial's constraints before Optuna 5 named them, and the one that optuna-dashboard reads.
 _UNNAMED_CONSTRAINTS = "constraints"
 
@@ -226,7 +228,7 @@ class TrialRecords:
             value = excess if excess is not None and excess > 0 else 1.0
         if value > 0:
             yield _UNNAMED_CONSTRAINTS, [value]
-        yield from create_trial(value=0.0, constraints={_MEMORY_CONSTRAINT: value}).system_attrs.items()
+        yield _MEMORY_CONSTRAINT, value
 
 
 def kept(outcome: TrialOutcome) -> str:

@@ -60,8 +60,9 @@ def environment(folder: Path, kind: str) -> Environment:
     venv.create(folder, symlinks=True)
     made = Environment(folder=folder, kind=kind)
     # Files of this kind are read in the environment's own folder alone, so no editable installation of this
-    # process's environment comes along.
-    (made.site / "requirements.pth").write_text(sysconfig.get_path("purelib"))
+    # process's environment comes along. Its name is read before that of an editable installation, which needs
+    # a package from there.
+    (made.site / "0-requirements.pth").write_text(sysconfig.get_path("purelib"))
     editable = ["--editable"] if kind == "editable" else []
     made.pip("install", "-q", "--no-index", "--no-deps", "--no-build-isolation", *editable, str(ROOT))
     return made

@@ -65,10 +65,11 @@ def traced_here(folder: Path, names: Iterable[str], release: str | None = None) 
 
 
 def _read(process: subprocess.Popen[str]) -> Iterator[Traced]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        yield json.loads(line)
-    if process.wait() != 0:
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode != 0:
         raise SystemExit(f"the process that traces ended with {process.returncode}")
 
 

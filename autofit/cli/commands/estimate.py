@@ -27,7 +27,6 @@ from autofit.cli.options.shared import (
     SCRIPT,
 )
 from autofit.errors import ExitCode, UsageError
-from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
 from autofit.questions.cards import CardsQuestion
 from autofit.questions.summary import SummarizedEstimate
@@ -97,7 +96,9 @@ def estimate(
         answer_for_cards(backend, settings, question, "check", asked, quiet=quiet, as_json=as_json)
         return None
     if report is not None:
-        require_writable(report)
+        from autofit.cli.commands.report_file import require_report
+
+        require_report(report)
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 

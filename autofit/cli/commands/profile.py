@@ -169,8 +169,8 @@ def profile(
     if show_all and top is not None:
         raise UsageError(f"--all and --top {top} contradict each other: leave one out")
     filters, given = _filters(given, top)
-    for path in outputs.values():
-        paths.require_writable(path)
+    for name, path in outputs.items():
+        EXPORTS[name].require(path)
     if trace is None:
         found = _predicted(backend, batch_size, given, quiet=quiet)
     else:

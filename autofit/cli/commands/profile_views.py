@@ -18,6 +18,7 @@ from autofit.explain.views.scopes import scope_view
 from autofit.explain.views.selection import devices_of, phases_of
 from autofit.explain.views.tensors import tensor_view
 from autofit.explain.views.timeline import timeline_view
+from autofit.paths import require_writable
 
 
 class Document(Protocol):
@@ -48,10 +49,12 @@ class Export:
     Attributes:
         help: what the file holds, as a phrase for the command's help.
         make: function that makes the content of the file, given its path; it may import slow modules.
+        require: check, before any work, that the file can be written.
     """
 
     help: str
     make: Callable[[Profile, Filters, Path], bytes]
+    require: Callable[[Path], None] = require_writable
 
 
 def _show_rows(view: Any, filters: Filters) -> None:
@@ -96,6 +99,12 @@ def _peak_snapshot(profile: Profile, filters: Filters, _path: Path) -> bytes:
     return encode_snapshot(snapshot(profile, position=step_peak(profile, filters.step)))
 
 
+def _require_page(path: Path) -> None:
+    from autofit.cli.commands.report_file import require_report
+
+    require_report(path)
+
+
 def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
     from autofit.report.gather import report_on_profile
     from autofit.report.html.page import render
@@ -133,5 +142,5 @@ EXPORTS: dict[str, Export] = {
         make=_snapshot,
     ),
     "peak-snapshot": Export(help="the same snapshot, taken when the most is allocated", make=_peak_snapshot),
-    "report": Export(help="one HTML page with figures", make=_page),
+    "report": Export(help="one HTML page with figures", make=_page, require=_require_page),
 }

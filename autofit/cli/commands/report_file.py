@@ -8,8 +8,20 @@ from pathlib import Path
 import click
 
 from autofit.errors import AutofitError, ExitCode
-from autofit.paths import write_atomically
+from autofit.paths import require_writable, write_atomically
 from autofit.report.html.page import Page
+from autofit.report.html.plotly_js import require_plotly_js
+
+
+def require_report(path: Path) -> None:
+    """Checks that an HTML report can be written at a path; called before long work whose result it shows.
+
+    Raises:
+        StorageError: the file cannot be written.
+        MissingLibraryError: plotly.js, which draws the figures, is not installed.
+    """
+    require_writable(path)
+    require_plotly_js()
 
 
 def write_report(path: Path, gather: Callable[[], Page]) -> ExitCode | None:

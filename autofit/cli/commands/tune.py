@@ -19,7 +19,7 @@ from autofit.cli.options.search import CONFIG, PLACES, SEARCH
 from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
-from autofit.paths import require_writable, write_atomically
+from autofit.paths import write_atomically
 from autofit.settings.options import Topic
 from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
@@ -84,7 +84,9 @@ def tune(
         on_cards = [resolve_settings({**given, "gpu": card}, os.environ, config) for card in cards]
         return _tune_each(backend, on_cards, quiet=quiet, as_json=as_json)
     if report is not None:
-        require_writable(report)
+        from autofit.cli.commands.report_file import require_report
+
+        require_report(report)
     with contextlib.ExitStack() as stack:
         driver = None if job is None else stack.enter_context(_driving(job, given))
         settings = resolve_settings(given, os.environ, config)

@@ -21,6 +21,7 @@ from autofit.answers.figures import (
 from autofit.answers.section import Figure, Section
 from autofit.report.html import figures
 from autofit.report.html.icicle import memory_by_module, time_by_module
+from autofit.report.html.plotly_js import plotly_js
 from autofit.report.html.roofline import roofline
 from autofit_workers.spec import shown as others
 
@@ -72,9 +73,8 @@ class Page:
 
 def render(page: Page) -> str:
     """Text of the HTML page of a report, which loads nothing: plotly.js, styles and scripts are in it."""
-    # Imported here, as both take a part of a second and few commands write a page.
+    # Imported here, as it takes a part of a second and few commands write a page.
     import jinja2
-    from plotly.offline import get_plotlyjs
 
     parts = resources.files(__package__)
     environment = jinja2.Environment(
@@ -87,7 +87,7 @@ def render(page: Page) -> str:
         page=page,
         # A `<` in the data could end the script element.
         figures=others.redacted(json.dumps(drawn(page), separators=(",", ":"))).replace("<", "\\u003c"),
-        plotly=get_plotlyjs(),
+        plotly=plotly_js(),
         style=parts.joinpath("style.css").read_text(encoding="utf-8"),
         script=parts.joinpath("page.js").read_text(encoding="utf-8"),
     )

@@ -1,0 +1,36 @@
+"""Finds plotly.js: in the wheel of autofit, else in the package `plotly`."""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.util import find_spec
+
+from autofit.errors import MissingLibraryError
+
+_PACKAGED = "plotly.min.js"  # deploy/wheel/plotly_js.py puts it there
+
+
+def require_plotly_js() -> None:
+    """Checks that plotly.js is installed; it takes no time.
+
+    Raises:
+        MissingLibraryError: plotly.js is not installed.
+    """
+    if not resources.files(__package__).joinpath(_PACKAGED).is_file() and find_spec("plotly") is None:
+        raise MissingLibraryError("a report needs plotly.js, which is not installed here: pip install plotly")
+
+
+def plotly_js() -> str:
+    """Text of plotly.js, which draws the figures of a report.
+
+    Raises:
+        MissingLibraryError: it is not installed.
+    """
+    require_plotly_js()
+    packaged = resources.files(__package__).joinpath(_PACKAGED)
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    from plotly.offline import get_plotlyjs
+
+    found: str = get_plotlyjs()
+    return found
