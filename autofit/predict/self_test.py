@@ -6,6 +6,8 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import platform
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,8 +108,9 @@ def require_prediction(run: Runner) -> None:
 
 @functools.cache
 def _build() -> str:
-    """Digest of the PyTorch version and of the code that relies on its internals, 16 hex digits."""
-    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+    """Digest of the PyTorch version, the platform and the code that relies on internals, 16 hex digits."""
+    build = (importlib.metadata.version("torch"), sys.platform, platform.machine())
+    digest = hashlib.sha256(" ".join(build).encode())
     for source in sorted([*_TRACING.rglob("*.py"), *(_WORKERS / "pytorch").rglob("*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
