@@ -1,8 +1,8 @@
 """Registry of device guards in libc10, by which C++ code sets devices and asks for streams.
 
 It is an array of pointers, one for each device type, which the library exports under its C++ name.
-`tests/versions/platforms.py` reads the wheels of other platforms, and checks the names and the layout that this
-module relies on.
+`tests/versions/platforms.py` reads the wheels of other platforms, and checks the names and the layout that
+this module relies on.
 """
 
 from __future__ import annotations
