@@ -2,6 +2,6 @@
 
 import sys
 
-from autofit.cli import main
+from autofit_workers.installation import enter
 
-sys.exit(main())
+sys.exit(enter())

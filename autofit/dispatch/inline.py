@@ -14,6 +14,7 @@ from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
 from autofit.dispatch.requests import Node, Wishes, can_run, in_words, offers_in_words
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu, local_gpus, visible_gpus
+from autofit_workers.process.operating_system import num_processors
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 from autofit_workers.trials import door
 from autofit_workers.trials.door import ended_by
@@ -42,7 +43,7 @@ class InlineDispatcher(Dispatcher):
         self._num_parallel = num_parallel
         self._runner = runner
         self._gpus = gpus
-        self._machine = {"CPU": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total}
+        self._machine = {"CPU": num_processors(), "memory": psutil.virtual_memory().total}
         self._gpu_in_use = threading.Lock()
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(num_parallel, thread_name_prefix="autofit-trial")

@@ -7,6 +7,8 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import platform
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,10 +122,11 @@ def require_prediction(run: Runner) -> None:
 
 @functools.cache
 def _build() -> str:
-    """Digest of PyTorch's version and place, and of the code that relies on its internals, 16 hex digits."""
+    """Digest of PyTorch's version and place, the platform, and the code that relies on internals, in hex."""
     spec = importlib.util.find_spec("torch")
-    where = "" if spec is None else spec.origin
-    digest = hashlib.sha256(f"{importlib.metadata.version('torch')} {where}".encode())
+    where = "" if spec is None else str(spec.origin)
+    build = (importlib.metadata.version("torch"), where, sys.platform, platform.machine())
+    digest = hashlib.sha256(" ".join(build).encode())
     for source in sorted([*_TRACING.rglob("*.py"), *(_WORKERS / "pytorch").rglob("*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

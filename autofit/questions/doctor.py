@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -19,6 +17,7 @@ from autofit.hardware.gpus import LocalGpu, local_gpus
 from autofit.predict.self_test import SelfTest, run_self_test
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
+from autofit_workers.process import operating_system
 from autofit_workers.spec.versions import is_supported, supported_releases
 from autofit_workers.trials import door
 from autofit_workers.trials.door import MORE
@@ -51,6 +50,7 @@ def examine(
         gpus: returns this machine's cards, read from the driver.
     """
     return (
+        _platform(),
         *_packages(),
         *_prediction(run),
         _gpus(gpus),
@@ -81,6 +81,20 @@ def _packages() -> Iterator[Check]:
         )
 
 
+def _platform() -> Check:
+    """Check of whether autofit is tested on this operating system and machine."""
+    detail = f"{operating_system.name()} {platform.machine()}"
+    untested = operating_system.untested()
+    if not untested:
+        return Check(name="platform", status="ok", detail=detail)
+    return Check(
+        name="platform",
+        status="warning",
+        detail=f"{detail}: {untested}",
+        next_step="go by the self-test of predictions below, or use Linux on x86-64",
+    )
+
+
 def _prediction(run: Runner) -> Iterator[Check]:
     result = run_self_test(run)
     yield _judged(result)
@@ -98,7 +112,9 @@ def _boundary(result: SelfTest) -> Check:
         name=name,
         status="warning",
         detail=result.unprotected.removesuffix(MORE),
-        next_step="allow user namespaces on Linux (user.max_user_namespaces, "
+        next_step="read what you predict, or predict on Linux"
+        if operating_system.why_no_boundary()
+        else "allow user namespaces on Linux (user.max_user_namespaces, "
         "kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile), or read what you "
         "predict",
     )
@@ -160,19 +176,11 @@ def _state_directory() -> Check:
 
 def _cpu_measurement() -> Check:
     """Checks that the kernel can limit a process's memory, and that its peak can be read from /proc."""
-    missing = [
-        what
-        for what, is_there in {
-            "RLIMIT_DATA": hasattr(resource, "RLIMIT_DATA"),
-            "/proc/self/status": Path("/proc/self/status").exists(),
-        }.items()
-        if not is_there
-    ]
-    if missing:
+    if missing := operating_system.missing_for_cpu_trials():
         return Check(
             name="measuring on the CPU",
             status="warning",
-            detail=f"this system has no {' and no '.join(missing)}",
+            detail=" and ".join(missing),
             next_step="use Linux for --device cpu; predictions work without it",
         )
     return Check(name="measuring on the CPU", status="ok", detail="memory limits and peak readings work")

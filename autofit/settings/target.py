@@ -13,6 +13,7 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
+from autofit_workers.process.operating_system import missing_for_cpu_trials
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Device, Probe
 from autofit_workers.spec.trace import Trace
@@ -82,7 +83,7 @@ def resolve_target(
             may be run at all.
 
     Raises:
-        UsageError: no card is named, and this machine has none.
+        UsageError: no card is named, and this machine has none; or it cannot measure on the CPU.
         BudgetError: nothing is left of the device's memory.
         DispatchError: a measurement on this machine is requested, which has no suitable GPU; for a cluster
             the dispatcher raises it.
@@ -216,6 +217,11 @@ def _local(
 
 def _cpu(settings: TuneSettings) -> Target:
     assert settings.gpu_mem_bytes is not None
+    if settings.address is None and (missing := missing_for_cpu_trials()):
+        raise UsageError(
+            f"this machine cannot measure on the CPU, as {' and '.join(missing)}: predict for a card (--gpu, "
+            "--gpu-mem), or name a Ray cluster of Linux machines with --address"
+        )
     budget = make_budget(
         settings.gpu_mem_bytes, margin=settings.margin, reserve_bytes=settings.reserve_bytes, kind="cpu"
     )

@@ -43,6 +43,7 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.tuning.result import TuneResult
+from autofit_workers.process.operating_system import num_processors
 from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, WorkloadRef
 from autofit_workers.trials.door import processor_name
@@ -337,7 +338,7 @@ def _devices(
     if settings.device == "cpu":
         # A cluster's processors are unknown: its custom resources, which are settings, choose nodes.
         processor = None if on_cluster else processor_name()
-        return {"processor": processor, "num_threads": settings.num_threads or len(os.sched_getaffinity(0))}
+        return {"processor": processor, "num_threads": settings.num_threads or num_processors()}
     is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
     if is_named and settings.probe == "predict":
         return {}

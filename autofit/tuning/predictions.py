@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from autofit.tuning.frontier import Cap
 from autofit.tuning.longest import at_their_longest
 from autofit.tuning.scope import as_the_workload_has_it, capped, conv_algos, search_space
 from autofit.tuning.trials import Measuring
+from autofit_workers.process.operating_system import num_processors
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
 from autofit_workers.spec.setup import Setup
@@ -160,7 +160,7 @@ def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     if target.probe is not Probe.CPU:
         return None
     num_here = settings.setup.num_ranks // settings.num_nodes_of_trials
-    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_here)
+    return settings.num_threads or max(1, num_processors() // num_here)
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:

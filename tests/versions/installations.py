@@ -25,7 +25,7 @@ _PACKAGES = Path(sysconfig.get_path("purelib"))
 # Packages of this environment that other releases do not take, as they are built for one release.
 _OF_ONE_RELEASE = ("torch", "torchgen", "functorch", "torchvision", "torchao", "triton", "nvidia", "autofit")
 # PyPI serves no cap on releases here, whatever this machine's configuration of pip says.
-_PIP = {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""}
+PIP = {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _unpack(requirement: str, folder: Path, only: str = "") -> None:
     """Downloads a wheel and unpacks it, or those of its files whose names end with `only`, into a folder."""
     wheels = folder.parent / "wheels"
     command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:")
-    subprocess.run([*command, "-d", str(wheels), requirement], env={**os.environ, **_PIP}, check=True)
+    subprocess.run([*command, "-d", str(wheels), requirement], env={**os.environ, **PIP}, check=True)
     for wheel in wheels.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():

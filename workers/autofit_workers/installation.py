@@ -20,6 +20,8 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
+from autofit_workers.process.operating_system import unsupported
+
 DISTRIBUTION = "autofit-gpu"
 
 _PACKAGE = "autofit"
@@ -28,26 +30,33 @@ _RECORD = "autofit_gpu-*.dist-info/RECORD"
 _OTHERS = "autofit-*-info"  # metadata of the distribution `autofit`; also of this one up to 0.2
 _CHECKOUTS = "workers"  # the folder that holds this package in a checkout
 _SITES = ("site-packages", "dist-packages")
-_INFRASTRUCTURE = 5  # `autofit.errors.ExitCode`, which may be somebody else's file here
+# `autofit.errors.ExitCode`, which may be somebody else's file here.
+_USAGE, _INFRASTRUCTURE = 2, 5
 
 
 def enter() -> int:
-    """Runs the command `autofit`, if the package installed under that name is this project's.
+    """Runs the command `autofit`, if it runs on this system and the package of that name is this project's.
 
     Returns:
         The exit code.
     """
-    fault = installation_fault()
-    if fault is None:
-        _tell_once(namesake())
-        code: int = importlib.import_module("autofit.cli").main()
-        return code
+    if (reason := unsupported()) is not None:
+        return _refused(reason, kind="usage", exit_code=_USAGE)
+    if (fault := installation_fault()) is not None:
+        return _refused(fault, kind="installation", exit_code=_INFRASTRUCTURE)
+    _tell_once(namesake())
+    code: int = importlib.import_module("autofit.cli").main()
+    return code
+
+
+def _refused(message: str, *, kind: str, exit_code: int) -> int:
+    """Prints why no command runs, as the JSON of an error if that is asked for, and returns the exit code."""
     if "--json" in sys.argv:
-        document = {"schema": "autofit.error/1", "kind": "installation", "message": fault}
-        sys.stdout.write(json.dumps({**document, "exit_code": _INFRASTRUCTURE}) + "\n")
+        document = {"schema": "autofit.error/1", "kind": kind, "message": message, "exit_code": exit_code}
+        sys.stdout.write(json.dumps(document) + "\n")
     else:
-        sys.stderr.write(f"error: {fault}\n")
-    return _INFRASTRUCTURE
+        sys.stderr.write(f"error: {message}\n")
+    return exit_code
 
 
 def installation_fault(package: Path | None = None) -> str | None:

@@ -61,6 +61,14 @@ def test_the_result_is_not_remembered_beyond_the_code_that_traces(monkeypatch, t
     assert changed != before
 
 
+@pytest.mark.usefixtures("fresh_build")
+def test_nor_on_a_machine_of_another_kind_that_shares_the_folder(monkeypatch):
+    before = self_test._build()
+    self_test._build.cache_clear()
+    monkeypatch.setattr(self_test.platform, "machine", lambda: "riscv64")
+    assert self_test._build() != before
+
+
 def test_a_checked_runner_tests_itself_before_its_first_trial_only(outcome):
     calls: list[str] = []
 

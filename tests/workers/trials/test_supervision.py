@@ -104,6 +104,15 @@ def test_whatever_the_probe_a_group_beyond_what_the_machine_had_left_is_ended(gr
         watched(spec, group, available_bytes=lambda: 8 * MIB)
 
 
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_a_limit_that_the_user_gave_holds_where_nobody_knows_what_is_left(group, system, monkeypatch):
+    monkeypatch.setattr(sys, "platform", system)
+    setup = dataclasses.replace(SPEC.setup, most_host_bytes=64 * MIB)
+    spec = dataclasses.replace(SPEC, probe=Probe.PREDICT, budget_bytes=None, setup=setup)
+    with pytest.raises(TooMuchMemoryError, match="more than the 67108864 bytes"):
+        watched(spec, group, available_bytes=lambda: None)
+
+
 @pytest.mark.parametrize("line", ["", "{}", "[1]", "no outcome", SPEC.to_json()])
 def test_what_is_no_heartbeat_is_left_to_be_the_answer(group, line):
     assert not Supervision(SPEC, group).hears(line)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
+from autofit_workers.process import process_table
 from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
@@ -179,10 +180,7 @@ class ChildProcess:
 
     def has_exited(self) -> bool:
         """Whether the child process has exited; does not reap it, so that its group's id stays taken."""
-        try:
-            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # other code in this process reaped it
-            return True
+        return process_table.has_exited(self._popen.pid)
 
     def _wait_for_exit(self) -> None:
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS

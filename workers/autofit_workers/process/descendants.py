@@ -12,15 +12,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+
+from autofit_workers.process import operating_system
+from autofit_workers.process.process_table import PROC, Process, living
 
 MARK = "_AUTOFIT_TRIAL"
 # Allows for processes that are forked while others are killed, and for slow deaths.
 _MOST_ROUNDS, _ROUND_SECONDS = 100, 0.01
-_PROC = Path("/proc")
-_STATE, _PARENT, _GROUP = 0, 1, 2  # fields of /proc/PID/stat after the command's name
-_DEAD = ("Z", "X")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 
@@ -39,7 +37,7 @@ def die_with_parent() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    with suppress(AttributeError, OSError):  # outside Linux, process groups and marks must do
+    if operating_system.is_linux():  # elsewhere, process groups and parents must do
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -53,32 +51,15 @@ def of_trial(leader: int) -> list[int]:
 
     These are the process group with the id `leader`, and all descendants of its leader.
     """
-    living = _living()
-    return [each.number for each in living if each.group == leader] + [
-        each.number for each in _below(leader, living) if each.group != leader
+    processes = living()
+    return [each.number for each in processes if each.group == leader] + [
+        each.number for each in _below(leader, processes) if each.group != leader
     ]
 
 
-class _Process(NamedTuple):
-    number: int
-    parent: int
-    group: int
-
-
-def _living() -> list[_Process]:
-    living = []
-    for entry in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile
-            # The command's name is in parentheses and may hold anything, parentheses too.
-            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if fields[_STATE] not in _DEAD:
-                living.append(_Process(int(entry.name), int(fields[_PARENT]), int(fields[_GROUP])))
-    return living
-
-
-def _below(process: int, living: Sequence[_Process] | None = None) -> list[_Process]:
-    children: dict[int, list[_Process]] = {}
-    for each in _living() if living is None else living:
+def _below(process: int, among: Sequence[Process] | None = None) -> list[Process]:
+    children: dict[int, list[Process]] = {}
+    for each in living() if among is None else among:
         children.setdefault(each.parent, []).append(each)
     found = list(children.get(process, ()))
     for each in found:  # the list grows
@@ -92,7 +73,7 @@ def kill_below(process: int, *, spared_group: int | None = None) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes with the text `mark` in their environment but this one; none without `/proc`."""
+    """Kills all processes with the text `mark` in their environment but this one; on Linux alone."""
     _kill_all(lambda: _marked(mark))
 
 
@@ -110,7 +91,7 @@ def _kill_all(find: Callable[[], Iterable[int]]) -> None:
 
 def _marked(mark: str) -> Iterable[int]:
     wanted = f"{MARK}={mark}".encode()
-    for folder in _PROC.glob("[0-9]*"):
+    for folder in PROC.glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile, or is another user's
             is_marked = wanted in (folder / "environ").read_bytes().split(b"\0")
             is_dead = b"\nState:\tZ" in (folder / "status").read_bytes()

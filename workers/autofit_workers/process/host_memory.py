@@ -1,17 +1,21 @@
-"""Memory of the machine and of processes in bytes, as Linux reports it; other systems report little."""
+"""Memory of the machine and of processes in bytes, as Linux reports it; `ps` and `vm_stat` elsewhere."""
 
 from __future__ import annotations
 
-import resource
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from autofit_workers.process import operating_system, process_table
 
 _KIB = 1024
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc_pid_clear_refs(5): sets the peak resident set to the current one
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+_VM_STAT, _SECONDS = "/usr/bin/vm_stat", 5.0
 
 
 def status_bytes(*names: str, process: int | str = "self") -> int | None:
@@ -32,11 +36,16 @@ def reset_peak_resident() -> None:
 
 def peak_resident_bytes() -> int:
     """Peak resident set of this process in bytes, since the peak was last reset."""
-    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return status_bytes("VmHWM") or operating_system.peak_resident_bytes()
 
 
 def resident_bytes(process: int) -> int:
-    """Bytes of a process's memory that no file backs, private, shared or swapped; 0 if it is gone."""
+    """Bytes of a process's memory that no file backs, private, shared or swapped; 0 if it is gone.
+
+    Systems other than Linux report the resident set, which counts its libraries too.
+    """
+    if not operating_system.is_linux():
+        return process_table.resident_bytes(process)
     return status_bytes("RssAnon", "RssShmem", "VmSwap", process=process) or 0
 
 
@@ -60,6 +69,8 @@ def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
 
 def available_bytes() -> int | None:
     """Bytes available without swapping: the least of the machine and control groups; None if unknown."""
+    if not operating_system.is_linux():
+        return _available_of_mach()
     available: list[int] = []
     with suppress(OSError):
         available.append(_sum_of_lines(_PROC / "meminfo", ("MemAvailable",)))
@@ -69,6 +80,21 @@ def available_bytes() -> int | None:
             cache_bytes = _cache_bytes(folder / "memory.stat")
             available.append(limit_bytes - int((folder / usage).read_text()) + cache_bytes)
     return min(available, default=None)
+
+
+def _available_of_mach() -> int | None:
+    """Bytes that macOS has left by `vm_stat`; None on a system without it."""
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run([_VM_STAT], capture_output=True, text=True, check=True, timeout=_SECONDS).stdout  # noqa: S603
+        return pages_left(told)
+    return None
+
+
+def pages_left(told: str) -> int | None:
+    """Bytes of pages that are free or may be taken from caches, by what `vm_stat` printed; None if unread."""
+    size = re.search(r"page size of (\d+) bytes", told)
+    counts = dict(re.findall(r"^Pages (free|inactive|speculative): +(\d+)\.$", told, re.MULTILINE))
+    return int(size[1]) * sum(map(int, counts.values())) if size and "free" in counts else None
 
 
 def _cache_bytes(path: Path) -> int:

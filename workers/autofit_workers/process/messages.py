@@ -65,7 +65,7 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
                 return
     kill_below(os.getpid())
     kill_marked(os.environ.get(MARK, ""))
-    os.killpg(0, signal.SIGKILL)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def told(error: BaseException) -> TrialError:

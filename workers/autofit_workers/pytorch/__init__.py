@@ -14,6 +14,7 @@ tensors        how tensors are made, moved and swapped
 autograd       the backward pass
 data_loading   what iterates a data loader
 training       optimizers, the gradient scaler, initializers
+device_guards  the registry of C++ by which devices are set
 cuda           the driver's device and the allocator's history
 compiling      the compiler behind `torch.compile`
 flex_attention, triton_kernels, process_groups, collectives, dtensors, shards, pipelining

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import os
 from collections.abc import Callable
 
 from autofit_workers.process.child_process import NO_GPU
+from autofit_workers.process.operating_system import num_processors
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.errors import StaleTensorError
 from autofit_workers.spec.plain import from_plain
@@ -86,7 +86,7 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
         OSError: the system refuses another process.
     """
     (_host_predictor if for_host else _predictor).start()
-    if several and not for_host and len(os.sched_getaffinity(0)) > 1:
+    if several and not for_host and num_processors() > 1:
         _second_predictor.start()
 
 

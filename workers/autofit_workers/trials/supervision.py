@@ -139,11 +139,11 @@ class Supervision:
         return self.last_beat.phase not in ("start", "build", ALLOCATOR_PEAK)
 
     def _host_limit(self, available_bytes: int | None) -> int | None:
-        if available_bytes is None:
-            return None
         is_predicted = self._spec.probe is Probe.PREDICT
         if is_predicted and self._spec.setup.most_host_bytes is not None:
             return self._spec.setup.most_host_bytes
+        if available_bytes is None:
+            return None
         share = (_PREDICTING_SHARE if is_predicted else _HOST_SHARE) / self._spec.processes_per_node
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 

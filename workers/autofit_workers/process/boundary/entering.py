@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import asdict, replace
 
-from autofit_workers.process import host_memory
+from autofit_workers.process import host_memory, operating_system
 from autofit_workers.process.boundary.permissions import Entered
 
 _WRITTEN_SHARE = 0.25  # of the available memory, for files that a workload writes
@@ -45,8 +45,8 @@ def enter(told: str, requests: int, answers: int) -> None:
     if "is_inside" in said:
         _entered = Entered(is_inside=True, missing=tuple(said["missing"]))
         return
-    if not sys.platform.startswith("linux"):
-        _entered = Entered(is_inside=False, reason=f"{sys.platform} has no namespaces")
+    if reason := operating_system.why_no_boundary():
+        _entered = Entered(is_inside=False, reason=reason)
         return
     from autofit_workers.process.boundary.namespaces import go_inside
 

@@ -13,8 +13,6 @@ parts of PyTorch: `self_test` checks that it still works, and `autofit doctor` s
 
 from __future__ import annotations
 
-import ctypes
-import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch import device_guards
 from autofit_workers.pytorch.cuda import EXCHANGE_DEVICE
 from autofit_workers.pytorch.fake_tensors import INIT_GPU_CONTEXT, FakeTensor, only_lift_cpu_tensors
 from autofit_workers.pytorch.operators import SELECT_CONV_BACKEND, HigherOrderOperator, OpOverload
@@ -48,9 +47,6 @@ from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imp
 TOLD = torch.device("xla:0")  # device that C++ sees for a tensor on the fake GPU
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
-_GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
-# c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
-_DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
 
 _LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine", "torchao")
 # By module of a library, the function that replaces its calls of CUDA's driver and its compiled functions.
@@ -190,7 +186,7 @@ def install() -> None:
     if _installed:
         return
     fake_device.install()
-    _use_the_meta_guard_for_cuda()
+    device_guards.use_guard_of_meta(device_guards.CUDA, device_guards.XLA)
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
     _select_conv_backends_without_a_card()
@@ -239,19 +235,6 @@ def _select_conv_backends_without_a_card() -> None:
         return select(*map(on_cpu, args), **{name: on_cpu(value) for name, value in kwargs.items()})
 
     SELECT_CONV_BACKEND.replace(selected)
-
-
-def _use_the_meta_guard_for_cuda() -> None:
-    libc10 = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libc10.so"))
-    try:
-        registry = (ctypes.c_void_p * (_DEVICE_TYPE_META + 1)).in_dll(libc10, _GUARD_REGISTRY_SYMBOL)
-    except ValueError as error:
-        raise RuntimeError(
-            f"no GPU can be simulated with PyTorch {torch.__version__}, as its device guards are elsewhere: "
-            "install a supported release (`autofit doctor` lists them) or measure instead of predicting"
-        ) from error
-    registry[_DEVICE_TYPE_CUDA] = registry[_DEVICE_TYPE_META]
-    registry[_DEVICE_TYPE_XLA] = registry[_DEVICE_TYPE_META]
 
 
 def _pretend_that_cuda_is_available() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,8 +29,6 @@ aten: Any = torch.ops.aten
 # Batch sizes to run; larger ones would take longer and give much the same lines.
 _BATCHES = (2, 4)
 _SMALLEST_BYTES = 4096  # smaller blocks vary from batch to batch and hardly matter
-_STATM = Path("/proc/self/statm")
-_PAGE_BYTES = 4096
 
 _Line = tuple[int, int]
 
@@ -287,11 +284,13 @@ def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
 
 
 def _touched_bytes(func: OpOverload, real: list[Any]) -> int:
-    """Bytes by which a repeated call raises the process's peak resident set."""
+    """Bytes by which a repeated call raises the process's peak resident set; 0 where that is not reported."""
     with suppress(OSError):  # without a reset the peak covers the whole life of the process
         host_memory.reset_peak_resident()
-    before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    before_bytes = host_memory.status_bytes("VmRSS")
     func(*real)
+    if before_bytes is None:
+        return 0
     return host_memory.peak_resident_bytes() - before_bytes
 
 

@@ -19,7 +19,8 @@ from autofit_workers.apply import setting
 from autofit_workers.apply.parallel import meeting
 from autofit_workers.process import host_memory
 from autofit_workers.process.heart import LastWord, Report, unheard, unsaid
-from autofit_workers.spec.errors import InvalidTrialError
+from autofit_workers.process.operating_system import missing_for_cpu_trials
+from autofit_workers.spec.errors import InvalidTrialError, UnsupportedError
 from autofit_workers.spec.protocol import (
     ALLOCATOR_PEAK,
     CHECKPOINT,
@@ -54,7 +55,12 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
         spec: the trial.
         report: called for every phase of the trial.
         last_word: sends the outcome if a script cannot be ended otherwise, and ends the process.
+
+    Raises:
+        UnsupportedError: this system can neither limit nor tell a process's private memory.
     """
+    if missing := missing_for_cpu_trials():
+        raise UnsupportedError(f"nothing is measured on the CPU here, as {' and '.join(missing)}: use Linux")
     # A rank that repeats a step is out of step with the others, so `autofit_workers.trials.run` repeats the
     # trial with all ranks.
     meter = ResidentSet(tries_again=not spec.setup.parallel)
