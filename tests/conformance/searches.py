@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
 
 import optuna
 from optuna.trial import FrozenTrial
 
 from autofit.study.storage import open_storage
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.pythons import Self
 from tests import commands
 from tests.conformance.dispatcher import ROOT, survivors, trial_processes
 

@@ -1,10 +1,11 @@
 """Compares predictions of other releases of PyTorch with this one's, configuration by configuration.
 
-    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [NAME…]
+    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [--python 3.10] [NAME…]
 
 Downloads about a gigabyte for each release. A cell of the table is `equal` where all allocations and frees
 are those of the PyTorch of this environment, `as much` where these differ but the peaks do not, else the
-difference of the reserved peak, or the first words of the error.
+difference of the reserved peak, or the first words of the error. Other Pythons, which are looked for on PATH,
+are each run with one release unless others are asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 
 import platformdirs
 
-from tests.versions.installations import RELEASES, ROOT, installed
+from tests.versions.installations import OWN_RELEASE, RELEASES, ROOT, WITH_THE_OWN, installed
+from tests.versions.other_pythons import RELEASE_OF, Python, found
 
 Traced = dict[str, Any]
 _WORDS = 60  # characters of an error in a cell
@@ -54,23 +56,44 @@ def cell(here: Traced, there: Traced) -> str:
     return f"{differences[1] / here['reserved_bytes']:+.2%}"
 
 
+def pairs(releases: list[str] | None, pythons: list[str] | None) -> Iterator[tuple[str, Python | None]]:
+    """Yields releases, each with the other Python that runs it, or None for the one that runs.
+
+    Args:
+        releases: releases that were asked for; None for all.
+        pythons: other Pythons that were asked for, by version or path; None for none, or all if there is no
+            `releases` either. One that this machine lacks is named in a line of the output.
+    """
+    if pythons is None:
+        yield from ((release, None) for release in releases or RELEASES)
+    for name in pythons or ([] if releases else RELEASE_OF):
+        python = found(name)
+        if python is None:
+            print(f"Python {name} is not installed here")
+            continue
+        for release in releases or [RELEASE_OF.get(python.version, OWN_RELEASE)]:
+            yield release, python
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=platformdirs.user_cache_path("autofit-versions"))
-    parser.add_argument("--release", action="append", choices=list(RELEASES))
+    parser.add_argument("--release", action="append", choices=list(WITH_THE_OWN))
+    parser.add_argument("--python", action="append", help="another Python: its version or path")
     parser.add_argument("names", nargs="*", help="parts of the names of cases; all by default")
     options = parser.parse_args()
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as configurations:
         folder = Path(configurations)
         here = {case["name"]: case for case in traced_here(folder, options.names)}
-        for release in options.release or RELEASES:
-            python = installed(RELEASES[release], options.folder / release)
-            process = python.run("-m", "tests.versions.traced", str(folder), *options.names)
+        for release, python in pairs(options.release, options.python):
+            label = release if python is None else f"{release} with Python {python.version}"
+            installation = installed(WITH_THE_OWN[release], options.folder / label.replace(" ", "-"), python)
+            process = installation.run("-m", "tests.versions.traced", str(folder), *options.names)
             for there in _read(process):
-                found = cell(here[there["name"]], there)
-                counted["equal" if found in ("equal", "as much", "refused here too") else "other"] += 1
-                print(f"{release:5} {there['name']:42} {found}", flush=True)
+                words = cell(here[there["name"]], there)
+                counted["equal" if words in ("equal", "as much", "refused here too") else "other"] += 1
+                print(f"{label:5} {there['name']:42} {words}", flush=True)
     print(f"{counted['equal']} of {counted.total()} equal")
 
 
