@@ -77,7 +77,10 @@ def sqlite_code(error: Exception) -> int:
     """
     if sys.version_info >= (3, 11):
         return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-    text = str(error)
+    return _code_of_message(str(error))
+
+
+def _code_of_message(text: str) -> int:
     return next((code for words, code in _SQLITE_MESSAGES.items() if text.startswith(words)), 0)
 
 

@@ -296,7 +296,8 @@ def test_a_driver_is_told_all_but_secrets(queue: JobQueue, tmp_path: Path) -> No
     assert [program, code] == ["python", "-c"]
     assert "sys.path[:] = filter(None, sys.path); from autofit.cli import main" in of_code
     assert options == [
-        "tune", "--model=train.py:w", "--gpu-mem=16 G", "--worst-case", "--fresh", "--address=auto", "--job=a",
+        "tune", "--model=train.py:w", "--gpu-mem=16 G", "--worst-case", "--fresh",
+        "--address=auto", "--job=a",
     ]  # fmt: skip
     assert "--fresh" not in entrypoint(job, storage_url=None, first_attempt=False)
     assert storage_for_driver("postgresql://me:secret@db/x") is None
