@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
+from autofit_workers.spec.pythons import read_toml
 
 ROOT = Path(__file__).parents[2]
 # PyPI serves no cap on releases here, whatever this machine's configuration of pip says.
@@ -52,7 +52,7 @@ def found(name: str) -> Python | None:
 
 def requirements() -> list[str]:
     """Requirements of the project and of its tests, without PyTorch and what depends on its release."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = read_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     listed = [*project["dependencies"], *(each for name in _EXTRAS for each in extras[name])]
     return [each for each in listed if re.split(r"[^\w-]", each)[0] not in _LEFT_OUT]
