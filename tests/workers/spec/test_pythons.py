@@ -32,11 +32,11 @@ for path in sys.argv[1:]:
 """
 
 
-def test_the_oldest_python_compiles_all_files() -> None:
+def test_the_oldest_python_compiles_both_packages() -> None:
     python = found("3.10")
     if python is None:
         pytest.skip("no python3.10 on PATH")
-    files = [str(path) for part in ("autofit", "workers", "tests") for path in (ROOT / part).rglob("*.py")]
+    files = [str(path) for part in ("autofit", "workers") for path in (ROOT / part).rglob("*.py")]
     command = [python.path, "-c", COMPILES, *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
