@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+
+from autofit_workers.spec.pythons import Self
 
 _READY_SECONDS = 120.0
 _END_SECONDS = 30.0

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import psutil
 
+from autofit_workers.spec.pythons import Self
 from tests.conformance.dispatcher import ROOT, marked_processes, survivors
 from tests.daemons import Daemon, free_ports
 from tests.marks import MARK

@@ -25,6 +25,7 @@ from autofit.errors import AutofitError, DispatchError
 from autofit.events import EventSink, Progress, ignore
 from autofit_workers.process.descendants import MARK, kill_marked
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.pythons import arguments_for
 from autofit_workers.trials.door import require_wanted
 
 # Both packages are imported by their paths, as another `autofit` may come first on the import path.
@@ -151,7 +152,7 @@ class RayApart(Dispatcher):
         try:
             with (self._folder / "log").open("wb") as log:
                 return subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                    [sys.executable, "-P", "-c", _BOOTSTRAP, *packages, str(self._folder)],
+                    [sys.executable, *arguments_for(_BOOTSTRAP), *packages, str(self._folder)],
                     env={**os.environ, MARK: self._mark},
                     stdin=requests,
                     stdout=subprocess.PIPE,

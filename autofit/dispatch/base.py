@@ -8,9 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.pythons import Self
 
 Handle = TypeVar("Handle")
 

@@ -294,6 +294,7 @@ def _activations(profile: Profile, step: int) -> dict[_Key, int]:
             made = profile.trace.allocations[event]
             key = (made.module, made.operator, made.shape, made.dtype)
             if made.category is Category.ACTIVATION:
-                found[*key, num_seen[key]] = event
+                place = (*key, num_seen[key])
+                found[place] = event
                 num_seen[key] += 1
     return found

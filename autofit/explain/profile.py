@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit.errors import UsageError
 from autofit.explain.timing import Timing
@@ -20,6 +20,7 @@ from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.documents import DocumentError, inflate, parse_json, read_file
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import FORWARD_END, Mark, Trace, last_step
 
 PROFILE_SCHEMA = "autofit.profile/1"

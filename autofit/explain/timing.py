@@ -11,10 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 
 # Limits on values read from a file, beyond all real values, so that no sum in a view overflows a float.
 _MOST_CHARACTERS = 4096  # length of a name, as in a trace

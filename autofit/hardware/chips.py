@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from autofit.errors import UnknownGpuError
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit_workers.replay.plans.device_properties import DeviceProperties
+from autofit_workers.spec.pythons import read_toml
 
 # Card that represents its architecture if only the memory is known: the one most used for training.
 TYPICAL_CARDS = {
@@ -34,7 +34,7 @@ TYPICAL_CARDS = {
 @functools.cache
 def _chips() -> Mapping[str, Mapping[str, Any]]:
     text = importlib.resources.files("autofit").joinpath("data/chips.toml").read_text(encoding="utf-8")
-    return {key: entry for entries in tomllib.loads(text).values() for key, entry in entries.items()}
+    return {key: entry for entries in read_toml(text).values() for key, entry in entries.items()}
 
 
 def device_properties(gpu: Gpu) -> DeviceProperties:

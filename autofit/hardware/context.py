@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import statistics
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.vendors import Vendor
 
 Loading = Literal["lazy", "eager"]
@@ -94,7 +94,7 @@ class ContextInterval:
 def observations(vendor: Vendor) -> tuple[Observation, ...]:
     """Memory that real processes held outside PyTorch's allocator, on cards of a vendor, by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
-    return tuple(map(_observation, tomllib.loads(text)[vendor]))
+    return tuple(map(_observation, read_toml(text)[vendor]))
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:

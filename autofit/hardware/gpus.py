@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
 from autofit.hardware.gpu_names import known_elsewhere, matching
 from autofit_workers.spec.architecture import Architecture, of_capability
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.vendors import Vendor
 
 _MIB = 1024**2
@@ -113,7 +113,7 @@ def catalogue() -> Mapping[str, Gpu]:
     text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
     return {
         key: _gpu(key, architecture, entry)
-        for architecture, entries in tomllib.loads(text).items()
+        for architecture, entries in read_toml(text).items()
         for key, entry in entries.items()
     }
 

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -46,6 +46,7 @@ from autofit.study.damage import (
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 

@@ -7,7 +7,6 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ from autofit.study.damage import UNREADABLE, DamagedError
 from autofit.tuning.result import TUNE_SCHEMA
 from autofit_workers.spec.documents import inflate, parse_json
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import StrEnum
 
 _MOST_ANSWER_BYTES = 16 << 20
 DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head

@@ -26,6 +26,10 @@ ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # variables that 
 
 _FRESH = "fresh"
 _MODEL = "model"
+# The folder in which the driver starts is not searched, as by the option `-P`, which Python 3.10 lacks.
+_INSTALLED = (
+    "import sys; sys.path[:] = filter(None, sys.path); from autofit.cli import main; sys.exit(main())"
+)
 # Ray puts the job's folder in front of the import path; an `autofit/` in it
 # must not hide this package.
 _ASIDE = (
@@ -243,11 +247,7 @@ def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) 
         first_attempt: whether this is the job's first driver. A later one continues the search of the earlier
             ones, also if the job has the option `--fresh`.
     """
-    program = (
-        ["python", "-P", "-m", "autofit.cli"]
-        if job.spec.working_dir is None
-        else ["python", "-P", "-c", _ASIDE]
-    )
+    program = ["python", "-c", _INSTALLED] if job.spec.working_dir is None else ["python", "-c", _ASIDE]
     arguments = []
     for option, text in job.spec.options.items():
         if not _is_switch(option):

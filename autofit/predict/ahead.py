@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self
 
 from autofit.dispatch.base import Runner
 from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
+from autofit_workers.spec.pythons import Self
 from autofit_workers.trials.door import ended_by
 
 _AT_ONCE = 2  # trials that run at once; `autofit_workers.trials.run` decides whether they share a process

@@ -30,14 +30,13 @@ import functools
 import hashlib
 import importlib.resources
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.pythons import Self, StrEnum, read_toml
 from autofit_workers.spec.trace import Category, Trace
 from autofit_workers.spec.vendors import Vendor
 from autofit_workers.spec.work import ConvPass
@@ -283,7 +282,7 @@ class Residuals:
         Raises:
             ValueError: the file has another schema.
         """
-        data = tomllib.loads(text)
+        data = read_toml(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
         entries = [_calibration(entry) for entry in data["residuals"]]

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Self
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
@@ -44,6 +43,7 @@ from autofit_workers.spec.conv_algorithms import ConvPolicy
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import AlikeRanks, BatchCount, Trace
 from autofit_workers.spec.vendors import Facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Self
 
 from autofit.predict.intervals.widening import Widening
 from autofit.predict.run_lengths import DrawnOrders, RunLengths
@@ -11,6 +10,7 @@ from autofit.settings.goals import Risk
 from autofit_workers.replay.curve.conditions import Level
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.pythons import Self
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, cycle, islice
 from math import prod
-from typing import Self
 
 from autofit_workers.replay.allocator import AllocatorSettings, Replay, replay
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate
@@ -22,6 +21,7 @@ from autofit_workers.replay.curve.step_on_card import StepOnCard, WithinLimit
 from autofit_workers.replay.curve.varying_run import Numbers, VaryingRun
 from autofit_workers.spec.knobs.allocator import conf_variable
 from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Category, Lengths
 
 _NUM_ORDERS, _LEAST_ORDERS = 20, 8  # orders that are replayed; fewer if steps have many events

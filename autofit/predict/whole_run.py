@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from autofit_workers.replay.curve.growth import LiveAfterSteps
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Trace
 
 _PHASES = ("evaluation", "generation", "checkpoint")  # beside training

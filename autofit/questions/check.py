@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from autofit.errors import ExitCode
@@ -26,6 +25,7 @@ from autofit.settings.target import among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Verdict
+from autofit_workers.spec.pythons import StrEnum
 
 CHECK_SCHEMA = "autofit.check/1"
 

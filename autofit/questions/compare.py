@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
@@ -18,6 +18,7 @@ from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, WorkloadRef
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import FORWARD_END, Trace
 from autofit_workers.trials.door import ComparisonFailedError, OutputComparison, compare_outputs

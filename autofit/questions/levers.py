@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from autofit_workers.spec import conv_algorithms as conv
@@ -15,6 +14,7 @@ from autofit_workers.spec.knobs.adapter import USUAL
 from autofit_workers.spec.knobs.allocator import allocator_conf
 from autofit_workers.spec.knobs.base import QUANTIZATIONS
 from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.setup import GENERATE, INFER, TRAIN
 from autofit_workers.spec.trace import SampleSize, Trace
 

@@ -190,7 +190,7 @@ def run_observe(
         convolves=before.convolves,
         card=observations.card_key(card),
         torch=before.versions["torch"],
-        day=dt.datetime.now(dt.UTC).date().isoformat(),
+        day=dt.datetime.now(dt.timezone.utc).date().isoformat(),
     )
     observations.keep(workload, observation)
     predictor.observations = Observations.load(workload)

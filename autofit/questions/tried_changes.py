@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Self
 
 from autofit.errors import AutofitError, UnpredictableCardError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
@@ -16,6 +15,7 @@ from autofit.questions.levers import Lever
 from autofit.settings.goals import Risk
 from autofit_workers.replay.curve.peak_curve import traced_knobs
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from autofit.answers.configuration.estimate import answer_in_words as estimate_in_words
 from autofit.answers.configuration.estimate import estimate_sections, setting_in_words
@@ -354,4 +354,4 @@ def _step_time(seconds: StepSeconds | None) -> Iterator[Fact]:
 
 def _made(versions: dict[str, str], *more: str) -> str:
     names = (f"{name} {version}" for name, version in versions.items())
-    return " · ".join((f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", *names, *more))
+    return " · ".join((f"made {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", *names, *more))

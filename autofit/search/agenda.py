@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autofit.search.boundary import Boundary
 from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, best_of
 from autofit.settings.goals import Objective
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Evidence, TrialOutcome, Verdict
+from autofit_workers.spec.pythons import StrEnum
 
 _NUM_TIMED_HALVES = 3
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
@@ -13,6 +12,7 @@ from autofit.settings.goals import Objective
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.pythons import StrEnum
 
 NEAR_THE_BEST_RATE = 0.95  # share of the best samples a second that defines the throughput knee
 # Predicted rates nearer to each other than this count as equal, and the larger batch is taken, because the

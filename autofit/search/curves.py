@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol
+
+from autofit_workers.spec.pythons import Self
 
 
 class Curve(Protocol):

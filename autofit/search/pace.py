@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE
+from autofit_workers.spec.pythons import Self
 
 _COSTS = sorted(
     ((knob.name, knob.cost) for knob in KNOBS.values() if knob.cost is not None),

@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
 from autofit.search.sizes import sizes_for
 from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.pythons import Self
 
 BATCH_SIZE = "batch_size"
 

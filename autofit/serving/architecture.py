@@ -14,10 +14,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.model_parts import ModelParts, Parameter
+from autofit_workers.spec.pythons import Self, StrEnum
 
 _IN_A_LAYER = re.compile(r"(?P<prefix>.*?)\b(?:layers|h|blocks|block)\.(?P<number>\d+)\.(?P<rest>.+)")
 _OF_ANOTHER_PART = re.compile(r"vision|visual|image|audio|(?<!de)(?<!\w)encoder\b")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from autofit.serving.architecture import Layer, LayerKind
+from autofit_workers.spec.pythons import Self
 
 # If the kind with most layers has less than this many times those of the kind with fewest, each group has as
 # many layers as the former; else as the latter.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from autofit_workers.spec.pythons import StrEnum
 
 
 class Risk(StrEnum):

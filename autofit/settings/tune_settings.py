@@ -6,7 +6,6 @@ Settings hold bytes, numbers and cards, never the text that was typed: `resolve.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
 
 from autofit.errors import UsageError
 from autofit.hardware.budget import Budget, budget_of
@@ -17,6 +16,7 @@ from autofit.settings.contradictions import asks_to_measure, require_consistent
 from autofit.settings.lengths import BatchLengths
 from autofit.settings.options import DeclaredSettings
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 
 

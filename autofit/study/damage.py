@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
+
+from autofit_workers.spec.pythons import StrEnum
 
 DAMAGED = "autofit_damaged"  # an attribute of trials and studies of which a part could not be read
 

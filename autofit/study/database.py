@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from autofit.errors import StorageError, UsageError
 from autofit.study.relations import Relations
+from autofit_workers.spec.pythons import SQLITE_BUSY, SQLITE_LOCKED, sqlite_code
 from autofit_workers.spec.shown import redacted_place
 
 ERRORS = (OSError, OptunaError, SQLAlchemyError)
@@ -157,7 +158,7 @@ def denies(error: BaseException | None) -> bool:
 
 def _is_passing(error: BaseException | None) -> bool:
     if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return sqlite_code(error) in (SQLITE_BUSY, SQLITE_LOCKED)
     state = getattr(error, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_PASSING_STATES)

@@ -7,9 +7,10 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Self
 
 import psutil
+
+from autofit_workers.spec.pythons import Self
 
 # A process's start is the boot time plus clock ticks, which shifts a little when the clock is adjusted.
 _START_TOLERANCE_SECONDS = 2.0

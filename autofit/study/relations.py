@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from autofit.study.damage import DAMAGED, UNREADABLE
 from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.pythons import SQLITE_CORRUPT, sqlite_code
 
 _Read = TypeVar("_Read")
 
@@ -265,6 +266,5 @@ def _is_damage(error: BaseException) -> bool:
 
 def _is_corrupt(error: BaseException | None) -> bool:
     if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        return code == sqlite3.SQLITE_CORRUPT or _UNDECODABLE in str(error)
+        return sqlite_code(error) == SQLITE_CORRUPT or _UNDECODABLE in str(error)
     return str(getattr(error, "sqlstate", "")).startswith(_CORRUPT_STATE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from optuna.storages import BaseStorage
 
@@ -19,6 +19,7 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.parallel_kinds import DDP
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # attribute of a study: settings that decide its outcomes

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -49,6 +49,7 @@ from autofit.study.search_record import (
 from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, TrialOutcome
+from autofit_workers.spec.pythons import Self
 
 # Lease on a trial, renewed while it runs; a trial of another host's killed coordinator is waited for as long.
 LEASE_SECONDS = 300.0

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import Budget
@@ -24,6 +24,7 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.parallel_kinds import DDP
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import Device, TrialOutcome
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"

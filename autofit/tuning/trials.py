@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Protocol
 
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.events import EventSink, Noted, ignore
@@ -26,6 +26,7 @@ from autofit.units import format_bytes
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.pythons import Self
 from autofit_workers.trials.door import ended_by, without_answer
 
 # A setting whose low end is above this multiple of the budget is not run.

@@ -17,7 +17,6 @@ import json
 import re
 import sys
 import tempfile
-import tomllib
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 
 from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.workload.libraries import of_transformers
 from autofit_workers.workload.libraries.importing import imported
 
@@ -69,7 +69,7 @@ class Row:
 
 def listed() -> list[Listed]:
     """All models of the list."""
-    models = tomllib.loads(_LIST.read_text(encoding="utf-8"))["model"]
+    models = read_toml(_LIST.read_text(encoding="utf-8"))["model"]
     return [
         Listed(
             name=each["name"],

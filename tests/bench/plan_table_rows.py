@@ -7,9 +7,10 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import convolution_from_dict
 from autofit_workers.spec.work import Convolution
 

@@ -21,10 +21,11 @@ import math
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from autofit_workers.spec.pythons import read_toml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripts import Listed, environment_for, scripts
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--side", choices=list(_SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     root = options.root.resolve()
-    document = tomllib.loads(options.list.read_text())
+    document = read_toml(options.list.read_text())
     named = [each for each in scripts(document) if each.name in options.only]
     if options.side:
         (listed,) = named

@@ -35,14 +35,14 @@ import subprocess
 import sys
 import textwrap
 import time
-import tomllib
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from autofit_workers.spec.pythons import StrEnum, read_toml
 
 ROOT = Path(__file__).parents[2]
 _MARK = "BENCH_OF_SCRIPTS"  # in the environment of all that a command starts
@@ -118,7 +118,7 @@ class Row:
 
 def main() -> None:
     options = arguments()
-    document = tomllib.loads(options.list.read_text())
+    document = read_toml(options.list.read_text())
     root = options.root.resolve()
     listed = [each for each in scripts(document) if not options.only or re.search(options.only, each.name)]
     rows = []

@@ -12,9 +12,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, create_engine, func, insert, select, text
+
+from autofit_workers.spec.pythons import Self
 
 _OF_STUDY = ("study_directions", "study_user_attributes", "study_system_attributes")
 _OF_TRIAL = ("trial_params", "trial_values", "trial_user_attributes", "trial_system_attributes")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from autofit.predict.confidence import ModelClass, Residuals
+from autofit_workers.spec.pythons import read_toml
 from tests.bench.calibrate import (
     TAIL,
     Row,
@@ -123,7 +123,7 @@ def test_what_is_written_is_what_predictions_read() -> None:
     assert (known.num_rows, known.num_families) == (20, 2)
     assert known.sources == ("a-table",)
     assert residuals.of(ModelClass.ATTENTION, "sm_80").num_rows == 0
-    assert tomllib.loads(text)["unmeasured"]["factor"] > 1
+    assert read_toml(text)["unmeasured"]["factor"] > 1
 
 
 def test_entries_of_classes_that_were_not_calibrated_stay_as_they_are() -> None:

@@ -24,6 +24,7 @@ import pytest
 from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
 from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.pythons import arguments_for
 from autofit_workers.spec.setup import Parallel, Setup
 from tests.marks import MARK
 
@@ -184,7 +185,7 @@ class DispatcherConformance:
             (tmp_path / package / "__init__.py").write_text("raise ImportError('not ours')")
         trials = TrialFolder(tmp_path)
         mark = f"{mark}-driver"
-        command = [sys.executable, "-P", "-c", DRIVER.format(constructor=constructor)]
+        command = [sys.executable, *arguments_for(DRIVER.format(constructor=constructor))]
         driver = subprocess.Popen(
             [*command, trials.spec("hangs").to_json()],
             cwd=tmp_path,

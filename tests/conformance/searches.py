@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
 
 import optuna
 from optuna.trial import FrozenTrial
 
 from autofit.study.storage import open_storage
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.pythons import Self, arguments_for
 from tests import commands
 from tests.conformance.dispatcher import ROOT, survivors, trial_processes
 
@@ -130,7 +130,7 @@ class Search:
             environment: variables over this process's own.
         """
         return subprocess.Popen(
-            [*within, sys.executable, "-P", "-c", main, *self.arguments],
+            [*within, sys.executable, *arguments_for(main), *self.arguments],
             cwd=self.path,
             env={
                 **os.environ,
@@ -206,7 +206,7 @@ class _Coordinator:
         self._log = folder / "log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _SEVERAL],
+                [sys.executable, *arguments_for(_SEVERAL)],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,

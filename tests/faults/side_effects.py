@@ -44,9 +44,10 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import UNPROTECTED, Trace
 from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.isolate import Child, environment_of

@@ -232,7 +232,7 @@ def test_the_dashboards_queries_answer_with_the_numbers_of_the_results(night: Ni
         recommended.append(job.document["recommended"]["batch_size"])
         for entry in job.document["frontier"]:
             algorithm = ("conv_algo", entry["knobs"]["conv_algo"])
-            batches[*target, algorithm] = entry["largest_batch"]
+            batches[(*target, algorithm)] = entry["largest_batch"]
             of_card = algorithm, target[1]
             by_algorithm[of_card] = max(by_algorithm[of_card], entry["largest_batch"])
     shown = {

@@ -3,6 +3,9 @@
 A release is the wheel of PyPI, unpacked; stubs of the libraries that it loads; the small CUDA runtime, which
 is called at import; and links to all other packages of this environment, except those that are built for one
 release of PyTorch. Nothing is installed into this environment.
+
+For another Python, that Python's wheels are taken, and pip installs the other packages: compiled ones
+run with one Python.
 """
 
 from __future__ import annotations
@@ -13,19 +16,17 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.versions import stub_libraries
+from tests.versions import other_pythons, stub_libraries
+from tests.versions.other_pythons import Python
 
 ROOT = Path(__file__).parents[2]
 _PACKAGES = Path(sysconfig.get_path("purelib"))
 # Packages of this environment that other releases do not take, as they are built for one release.
 _OF_ONE_RELEASE = ("torch", "torchgen", "functorch", "torchvision", "torchao", "triton", "nvidia", "autofit")
-# PyPI serves no cap on releases here, whatever this machine's configuration of pip says.
-PIP = {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ RELEASES = {
     "2.14": Release("2.14.1", "nvidia-cuda-runtime==13.0.*", "0.29.1"),
     "2.15": Release("2.15.0", "nvidia-cuda-runtime==13.2.*", None),
 }
+# The release of this environment, which other Pythons run too.
+OWN_RELEASE = "2.13"
+WITH_THE_OWN = {**RELEASES, OWN_RELEASE: Release("2.13.0", "nvidia-cuda-runtime==13.0.*", "0.28.0")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,13 @@ class Installation:
         )
 
 
-def installed(release: Release, folder: Path) -> Installation:
+def installed(release: Release, folder: Path, python: Python | None = None) -> Installation:
     """Installation of a release, which is made where `folder` does not hold it yet.
 
     Args:
         release: what is downloaded from PyPI: about a gigabyte.
-        folder: folder for this release's files, 2 GB.
+        folder: folder for this release's files, 2 GB; with another Python's packages 4 GB.
+        python: another Python that runs it; None for the one that runs.
 
     Raises:
         subprocess.CalledProcessError: pip, or the compiler of the stubs (gcc), fails.
@@ -90,22 +95,32 @@ def installed(release: Release, folder: Path) -> Installation:
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         site = folder / "site"
-        _unpack(f"torch=={release.version}", site)
+        of_python = () if python is None else ("--python-version", python.version)
+        _unpack(f"torch=={release.version}", site, *of_python)
         if release.torchvision is not None:
-            _unpack(f"torchvision=={release.torchvision}", site)
+            _unpack(f"torchvision=={release.torchvision}", site, *of_python)
         (site / "torch" / "bin" / "torch_shm_manager").chmod(0o755)
-        _link_other_packages(site)
+        if python is None:
+            _link_other_packages(site)
         _add_libraries(release, site, folder / "lib")
-        _make_environment(folder / "venv", site)
+        _make_environment(folder / "venv", site, sys.executable if python is None else python.path)
+        if python is not None:
+            other_pythons.install_packages(
+                folder / "venv", site, has_torchvision=release.torchvision is not None
+            )
         done.touch()
     return Installation(folder)
 
 
-def _unpack(requirement: str, folder: Path, only: str = "") -> None:
+def _unpack(requirement: str, folder: Path, *of_python: str, only: str = "") -> None:
     """Downloads a wheel and unpacks it, or those of its files whose names end with `only`, into a folder."""
     wheels = folder.parent / "wheels"
     command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:")
-    subprocess.run([*command, "-d", str(wheels), requirement], env={**os.environ, **PIP}, check=True)
+    subprocess.run(
+        [*command, *of_python, "-d", str(wheels), requirement],
+        env={**os.environ, **other_pythons.PIP},
+        check=True,
+    )
     for wheel in wheels.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
@@ -150,7 +165,7 @@ def _cudnn_version(site: Path) -> int:
     return 10_000 * major + 100 * minor + patch
 
 
-def _make_environment(folder: Path, site: Path) -> None:
-    venv.create(folder, with_pip=False, symlinks=True)
+def _make_environment(folder: Path, site: Path, python: str) -> None:
+    subprocess.run([python, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "versions.pth").write_text(f"{site}\n", encoding="utf-8")

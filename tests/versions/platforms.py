@@ -26,7 +26,7 @@ import torch
 
 import autofit_workers
 from autofit_workers.pytorch import device_guards
-from tests.versions.installations import PIP
+from tests.versions.other_pythons import PIP
 from tests.versions.wheel_libraries import WheelLibrary
 
 _HOOKS = Path(autofit_workers.__path__[0]) / "pytorch"

@@ -1,10 +1,11 @@
 """Compares predictions of other releases of PyTorch with this one's, configuration by configuration.
 
-    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [--record] [NAME…]
+    python -m tests.versions.table [--folder FOLDER] [--release 2.8] [--python 3.10] [--record] [NAME…]
 
 Downloads about a gigabyte for each release. A line is printed for each cell of the table, then a line of
 totals for each release. `--record` keeps the digests of the cases that are known to differ, with which
-`test_recorded.py` compares what `--torch` predicts.
+`test_recorded.py` compares what `--torch` predicts. Other Pythons, which are looked for on PATH, are each run
+with one release unless others are asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 import platformdirs
 
 from tests.versions.cases import DIFFERING_NAME
-from tests.versions.installations import RELEASES, ROOT, Installation, installed
+from tests.versions.installations import OWN_RELEASE, RELEASES, ROOT, WITH_THE_OWN, Installation, installed
+from tests.versions.other_pythons import RELEASE_OF, Python, found
 
 Traced = dict[str, Any]
 _WORDS = 100  # characters of an error in a cell
@@ -143,10 +145,30 @@ def record(release: str, folder: Path, installation: Installation) -> None:
     RECORDED.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 
+def pairs(releases: list[str] | None, pythons: list[str] | None) -> Iterator[tuple[str, Python | None]]:
+    """Yields releases, each with the other Python that runs it, or None for the one that runs.
+
+    Args:
+        releases: releases that were asked for; None for all.
+        pythons: other Pythons that were asked for, by version or path; None for none, or all if there is no
+            `releases` either. One that this machine lacks is named in a line of the output.
+    """
+    if pythons is None:
+        yield from ((release, None) for release in releases or RELEASES)
+    for name in pythons or ([] if releases else RELEASE_OF):
+        python = found(name)
+        if python is None:
+            print(f"Python {name} is not installed here")
+            continue
+        for release in releases or [RELEASE_OF.get(python.version, OWN_RELEASE)]:
+            yield release, python
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=KEPT)
-    parser.add_argument("--release", action="append", choices=list(RELEASES))
+    parser.add_argument("--release", action="append", choices=list(WITH_THE_OWN))
+    parser.add_argument("--python", action="append", help="another Python: its version or path")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("names", nargs="*", help="parts of the names of cases; all by default")
     options = parser.parse_args()
@@ -154,18 +176,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as configurations:
         folder = Path(configurations)
         here = {case["name"]: case for case in traced_here(folder, options.names)}
-        for release in options.release or RELEASES:
-            installation = installed(RELEASES[release], options.folder / release)
+        for release, python in pairs(options.release, options.python):
+            label = release if python is None else f"{release} with Python {python.version}"
+            installation = installed(WITH_THE_OWN[release], options.folder / label.replace(" ", "-"), python)
             if options.record:
                 record(release, folder, installation)
-            counts = totals[release] = Counter()
+            counts = totals[label] = Counter()
             for name, outcome, said in compare(release, installation, folder, options.names, here):
                 counts[outcome] += 1
-                print(f"{release:5} {name:42} {outcome:9} {said}".rstrip(), flush=True)
+                print(f"{label:5} {name:42} {outcome:9} {said}".rstrip(), flush=True)
+    width = max(map(len, totals))
     print()
-    print(" | ".join(["release", *Outcome]))
-    for release, counts in totals.items():
-        print(" | ".join([f"{release:7}", *(f"{counts[outcome]:{len(outcome)}}" for outcome in Outcome)]))
+    print(" | ".join([f"{'release':{width}}", *Outcome]))
+    for label, counts in totals.items():
+        print(" | ".join([f"{label:{width}}", *(f"{counts[each]:{len(each)}}" for each in Outcome)]))
     of_all = sum(totals.values(), Counter())
     num_good = of_all.total() - sum(of_all[outcome] for outcome in BAD)
     print(f"{num_good} of {of_all.total()} equal, followed, as much or explained")

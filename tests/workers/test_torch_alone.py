@@ -16,6 +16,7 @@ import pytest
 
 import autofit_workers
 from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.pythons import arguments_for
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 DRIVER = """
@@ -67,7 +68,7 @@ def test_a_trial_runs_where_torch_alone_is_installed(python, tmp_path):
     spec = TrialSpec(workload=workload, batch_size=2, probe=Probe.CPU, num_threads=1, budget_bytes=2**31)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [python, "-P", "-c", DRIVER, spec.to_json()],
+        [python, *arguments_for(DRIVER), spec.to_json()],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -256,7 +256,7 @@ def _record(result: TuneResult) -> Section:
     again = "answers from the study" if result.stopped_by is None else "continues the study"
     last = f"The same command {again}; --fresh starts over."
     if result.cached:
-        when = f"{dt.datetime.fromtimestamp(result.answered_seconds, dt.UTC):%Y-%m-%d %H:%M} UTC"
+        when = f"{dt.datetime.fromtimestamp(result.answered_seconds, dt.timezone.utc):%Y-%m-%d %H:%M} UTC"
         last = f"Answer of {when}: nothing was run. --fresh runs it again."
     return Section(
         name="record",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from autofit.answers.words.run import lengths_in_words, seen_part
 from autofit.hardware.budget import shown_by
@@ -12,6 +12,7 @@ from autofit.predict.estimate import Estimate, Interval, RankEstimate
 from autofit.units import format_bytes
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Verdict
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import BatchSource, Category
 

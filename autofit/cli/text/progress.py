@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.status import Status
@@ -17,6 +16,7 @@ from autofit.events import Event, EventSink, Noted, Progress, TrialFinished, Tri
 from autofit.settings.words import in_short
 from autofit.units import format_bytes
 from autofit_workers.spec.protocol import Probe, TrialOutcome
+from autofit_workers.spec.pythons import Self
 
 
 @contextlib.contextmanager

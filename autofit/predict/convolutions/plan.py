@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit.errors import StorageError, UsageError
 from autofit.predict.convolutions.costs import FALLBACK_SLOWDOWN, ConvCosts
@@ -26,6 +26,7 @@ from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.replay.spans import Workspace
 from autofit_workers.spec.documents import parse_json, read_file
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.work import Convolution
 
 PLAN_SCHEMA = "autofit.conv-plan/1"

@@ -28,9 +28,8 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit import paths
 from autofit.errors import UnknownGpuError
@@ -42,6 +41,7 @@ from autofit_workers.spec.documents import parse_json, read_file
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.pythons import Self, StrEnum
 from autofit_workers.spec.setup import Setup
 
 _STORED = "observation/1"  # the key of a file, with its version

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autofit import paths
 from autofit.hardware.card import Card
@@ -25,6 +25,7 @@ from autofit_workers.spec.documents import parse_json, read_file
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.pythons import Self
 
 _STORED = "step-time/1"  # the key of a file, with its version
 _log = logging.getLogger(__name__)

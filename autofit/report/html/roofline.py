@@ -6,13 +6,13 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from autofit.answers.figures import Times
 from autofit.answers.words.numbers import seconds_in_words
 from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import ClassTime
 from autofit.report.html.figures import LINES, Figure
+from autofit_workers.spec.pythons import Self
 
 _LEAST_SHARE = 0.002  # share of the step from which a class has a dot; the table has all classes
 _LARGEST_DOT = 46.0  # diameter in pixels of the class that takes most time

@@ -17,6 +17,7 @@ import pytest
 from autofit.dispatch import RayApart
 from autofit.errors import DispatchError
 from autofit_workers.spec.protocol import Probe
+from autofit_workers.spec.pythons import arguments_for
 from autofit_workers.trials.isolate import ended_by
 from autofit_workers.trials.supervision import StoppedError
 from tests.conformance.dispatcher import DispatcherConformance, TrialFolder, marked_processes, survivors
@@ -63,7 +64,7 @@ def test_a_search_through_it_never_imports_ray(dispatcher: RayApart):
     assert dispatcher.capacity(Probe.CPU) >= 1
     code = "import sys; from autofit.dispatch import RayApart\n"
     code += "with RayApart() as ray_apart: sys.exit('ray' in sys.modules)"
-    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-P", "-c", code]) == 0
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, *arguments_for(code)]) == 0
 
 
 @pytest.mark.parametrize(

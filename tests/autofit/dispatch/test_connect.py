@@ -13,6 +13,7 @@ from autofit.dispatch import Dispatcher, InlineDispatcher, Wishes
 from autofit.dispatch.connect import connect
 from autofit.errors import DispatchError
 from autofit.events import ignore
+from autofit_workers.spec.pythons import arguments_for
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import free_ports
 
@@ -42,7 +43,7 @@ def connected(address: str | None = None) -> Dispatcher:
 def said(dispatch: str, *within: str, **environment: str) -> list[str]:
     """What a process of its own says of the dispatcher that it gets."""
     run = subprocess.run(
-        [*within, sys.executable, "-P", "-c", CONNECTS, dispatch],
+        [*within, sys.executable, *arguments_for(CONNECTS), dispatch],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,

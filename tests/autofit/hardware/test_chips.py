@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-import tomllib
 
 import pytest
 
@@ -10,11 +9,12 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
 CARDS = [gpu for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA]
-CHIPS = tomllib.loads(
+CHIPS = read_toml(
     importlib.resources.files("autofit").joinpath("data/chips.toml").read_text(encoding="utf-8")
 )
 

@@ -4,7 +4,6 @@ import importlib.resources
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from autofit.hardware.gpus import (
     oldest_first,
     visible_gpus,
 )
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
@@ -67,7 +67,7 @@ def test_the_catalogue_spans_pascal_to_blackwell_and_amd_s_instinct_cards() -> N
 
 def test_no_key_of_the_file_is_lost_to_a_second_one_of_another_architecture() -> None:
     text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
-    assert sum(map(len, tomllib.loads(text).values())) == len(catalogue())
+    assert sum(map(len, read_toml(text).values())) == len(catalogue())
 
 
 def test_a_key_is_lower_case_words_with_hyphens() -> None:
@@ -101,7 +101,7 @@ def test_a_total_names_the_log_or_the_card_it_comes_from() -> None:
 
 def test_an_entry_has_exactly_the_fields_that_are_documented() -> None:
     text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
-    entries = tomllib.loads(text)
+    entries = read_toml(text)
 
     def has_those_fields(gpu: Gpu) -> None:
         entry = entries[gpu.architecture][gpu.key]

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, parameters_diverted
 from autofit_workers.tracing.fake.properties import card_properties
 from autofit_workers.tracing.kernels import triton
@@ -140,7 +140,7 @@ def _unpacked(clone: Path, commit: str) -> Path:
             files.extractall(folder, filter="data")
         (folder / "src" / "liger_kernel" / "__init__.py").touch()  # else an installed release goes before
         settings = _git(clone, "show", f"{commit}:pyproject.toml").decode()
-        version = tomllib.loads(settings)["project"]["version"]
+        version = read_toml(settings)["project"]["version"]
         (folder / _ABOUT).parent.mkdir()
         (folder / _ABOUT).write_text(f"Metadata-Version: 2.1\nName: liger-kernel\nVersion: {version}\n")
     return folder

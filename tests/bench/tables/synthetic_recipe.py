@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+
+from autofit_workers.spec.pythons import Self
 
 _NAME = re.compile(
     r"input_channels:(?P<channels>\d+)_num_classes:(?P<classes>\d+)_depth:(?P<depth>\d+)"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from autofit_workers.replay.time.constants import HostConstants
 from autofit_workers.replay.time.kernels import IMAGE_CHANNELS, Kernel, KernelClass, Product, kernels_of
 from autofit_workers.replay.time.speeds import Speeds
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, Operand, Work
 
 CPU = "cpu"  # what a processor has for an architecture
@@ -263,6 +263,6 @@ def _fresh_bytes(outputs: tuple[Operand, ...], mapped_from_bytes: int) -> int:
 def cpu_constants() -> tuple[Mapping[str, CpuConstants], str]:
     """The factors of this version by class, and what names them."""
     text = Path(__file__).with_name("cpu.toml").read_text(encoding="utf-8")
-    classes = tomllib.loads(text)["classes"]
+    classes = read_toml(text)["classes"]
     found = {name: CpuConstants(**values) for name, values in classes.items()}
     return found, hashlib.sha256(text.encode()).hexdigest()

@@ -17,7 +17,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from autofit_workers.spec.pythons import Self
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))

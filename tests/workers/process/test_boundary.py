@@ -19,6 +19,7 @@ import pytest
 
 from autofit_workers.process.boundary.mounts import visible_mounts
 from autofit_workers.process.boundary.variables import is_secret, public
+from autofit_workers.spec.pythons import arguments_for
 
 WORKERS = Path(__file__).parents[3] / "workers"
 
@@ -54,7 +55,7 @@ def inside(
         body=textwrap.indent(textwrap.dedent(body), "    "),
     )
     with subprocess.Popen(
-        [*by, sys.executable, "-P", "-c", code, str(life)],
+        [*by, sys.executable, *arguments_for(code), str(life)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -282,7 +283,7 @@ else:
     permissions = json.dumps({"network": False, "kept_variables": []})
     environment = {**os.environ, "PYTHONPATH": str(WORKERS)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, str(life), permissions],
+        [sys.executable, *arguments_for(code), str(life), permissions],
         cwd=tmp_path,
         env=environment,
         pass_fds=(life,),

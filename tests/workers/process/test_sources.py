@@ -20,7 +20,7 @@ def used_by(folder: Path, program: str) -> dict[str, str]:
         f"{program}\nprint(json.dumps(used_files()))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-P", folder / "main.py"], check=True, capture_output=True, text=True, cwd=folder
+        [sys.executable, folder / "main.py"], check=True, capture_output=True, text=True, cwd=folder
     )
     used: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     assert all(Path(path).parent == folder for path in used), used

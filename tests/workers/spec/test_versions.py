@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.versions import (
     CUDNN_OF_WHEELS,
     SUPPORTED_RELEASES,
@@ -41,7 +41,7 @@ def test_the_installed_release_is_supported_and_every_supported_one_has_a_wheel(
 
 
 def test_the_wheels_are_those_of_the_releases_that_may_be_installed() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    project = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "torch>=2.6,<2.17" in project["project"]["dependencies"]
     assert list(CUDNN_OF_WHEELS) == [f"2.{minor}" for minor in range(6, 16)]
 

@@ -9,13 +9,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from autofit_workers.spec.pythons import Self
 from autofit_workers.workload.workload import Workload
 
 WIDTH = 16

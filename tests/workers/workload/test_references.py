@@ -16,6 +16,7 @@ import autofit_workers
 from autofit_workers.process.messages import told
 from autofit_workers.spec.errors import UnknownNameError
 from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.pythons import arguments_for
 from autofit_workers.spec.workloads.references import (
     SourceChangedError,
     UnknownWorkloadError,
@@ -49,7 +50,7 @@ def write(tmp_path: Path) -> Write:
 def run_python(code: str, *, cwd: Path) -> str:
     """Runs code in a fresh interpreter that finds `autofit_workers` but not what lies in its folder."""
     result = subprocess.run(
-        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        [sys.executable, *arguments_for(textwrap.dedent(code))],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

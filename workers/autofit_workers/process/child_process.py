@@ -21,6 +21,7 @@ from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
 from autofit_workers.process.scratch import VARIABLE, Scratch
 from autofit_workers.spec.documents import MOST_BYTES, LimitError
+from autofit_workers.spec.pythons import arguments_for
 
 # The child imports this very package by its path, before any search of the import path, where another copy
 # may be installed. The import path itself stays unchanged.
@@ -90,7 +91,7 @@ class ChildProcess:
     ) -> None:
         self.begin = time.monotonic()
         self._mark = uuid.uuid4().hex  # processes that it starts inherit the mark
-        command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
+        command = [sys.executable, "-u", "-X", "faulthandler", *arguments_for(_BOOTSTRAP)]
         with ExitStack() as of_the_child, ExitStack() as ours:
             self.log = Log()
             ours.callback(self.log.close)

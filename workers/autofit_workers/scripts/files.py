@@ -24,7 +24,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from types import ClassMethodDescriptorType, ModuleType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from autofit_workers.process import scratch
@@ -33,6 +33,7 @@ from autofit_workers.scripts.guard.places import Places, absolute, followed, is_
 from autofit_workers.scripts.guard.table import CALLS, Call, Rule, Way
 from autofit_workers.scripts.replacing import Replacements
 from autofit_workers.scripts.saving.saves import Saves
+from autofit_workers.spec.pythons import Self
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC

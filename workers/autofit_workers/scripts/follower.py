@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Protocol
 
 import torch
+
+from autofit_workers.spec.pythons import StrEnum
 
 
 class StepKind(StrEnum):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import struct
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +20,8 @@ def terminal_as_input() -> Iterator[None]:
     before = os.dup(0)
     ours, theirs = pty.openpty()
     try:
-        termios.tcsetwinsize(theirs, _ROWS_AND_COLUMNS)
+        size = struct.pack("HHHH", *_ROWS_AND_COLUMNS, 0, 0)  # of pixels nothing is said
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
         os.write(ours, _ENDS_OF_INPUT)
         os.dup2(theirs, 0)
         yield

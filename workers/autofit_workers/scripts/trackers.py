@@ -9,15 +9,15 @@ is installed find the installed ones.
 
 from __future__ import annotations
 
-import dis
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
+from autofit_workers.spec.pythons import Self, handled_parts
 from autofit_workers.workload.libraries.finders import ExecutingFinder
 
 TRACKERS = (
@@ -185,5 +185,4 @@ def _is_demanded_by_user() -> bool:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None or frame.f_code.co_filename.startswith(_INSTALLED):
         return False
-    handled: Any = dis.Bytecode(frame.f_code)
-    return not any(entry.start <= frame.f_lasti < entry.end for entry in handled.exception_entries)
+    return not any(frame.f_lasti in handled for handled in handled_parts(frame.f_code))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.vendors import Vendor
 
 

@@ -24,11 +24,12 @@ import math
 import os
 import select
 import stat
-import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from autofit_workers.spec.pythons import read_toml
 
 MOST_BYTES = 48 << 20
 MOST_MEMBERS = 64
@@ -217,7 +218,7 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
     if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
         raise LimitError(f"has a line with more than {MOST_DOTS} dots")
     try:
-        value = tomllib.loads(text)
+        value = read_toml(text)
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+
+from autofit_workers.spec.pythons import Self
 
 
 def is_count(text: str) -> bool:

@@ -11,8 +11,7 @@ import dataclasses
 import json
 import reprlib
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.documents import parse_json
@@ -20,6 +19,7 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self, StrEnum
 from autofit_workers.spec.setup import Parallel, Setup
 from autofit_workers.spec.shown import shown
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.parallel_kinds import (
     CP,
@@ -28,6 +28,7 @@ from autofit_workers.spec.parallel_kinds import (
 )
 from autofit_workers.spec.pipeline import Pipeline, is_count
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.releases import followed_release
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+
+from autofit_workers.spec.pythons import StrEnum
 
 
 class Vendor(StrEnum):

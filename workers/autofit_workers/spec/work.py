@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self, StrEnum
 
 
 class ConvPass(StrEnum):

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Self
 
 from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import NO_GPU, ChildProcess
@@ -30,6 +29,7 @@ from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.documents import LimitError
 from autofit_workers.spec.knobs.allocator import allocator_conf
 from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.shown import shown
 from autofit_workers.trials.outcomes import without_answer
 from autofit_workers.trials.supervision import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import shlex
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -291,10 +292,13 @@ def test_a_driver_is_told_all_but_secrets(queue: JobQueue, tmp_path: Path) -> No
     options = {"model": "train.py:w", "gpu-mem": "16 G", "worst-case": "true", "fresh": "true"}
     job, _ = queue.enqueue("a", JobSpec(options=options, workload="train.py:w"))
     command = entrypoint(job, storage_url=None, first_attempt=True)
-    assert command == (
-        "python -P -m autofit.cli tune --model=train.py:w '--gpu-mem=16 G' --worst-case --fresh "
-        "--address=auto --job=a"
-    )
+    program, code, of_code, *options = shlex.split(command)
+    assert [program, code] == ["python", "-c"]
+    assert "sys.path[:] = filter(None, sys.path); from autofit.cli import main" in of_code
+    assert options == [
+        "tune", "--model=train.py:w", "--gpu-mem=16 G", "--worst-case", "--fresh",
+        "--address=auto", "--job=a",
+    ]  # fmt: skip
     assert "--fresh" not in entrypoint(job, storage_url=None, first_attempt=False)
     assert storage_for_driver("postgresql://me:secret@db/x") is None
     assert storage_for_driver("postgresql://me@db/x?password=secret") is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Self
 
 from autofit_workers.process.boundary.restrictions import Restrictions
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Setup
 
 

@@ -19,7 +19,6 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from autofit_workers.replay.allocator.addresses import AddressSpace
 from autofit_workers.replay.allocator.pending import PendingFrees, keeps_up
@@ -29,6 +28,7 @@ from autofit_workers.replay.allocator.settings import (
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
+from autofit_workers.spec.pythons import StrEnum
 
 CACHED = 0
 ALLOCATED = 1

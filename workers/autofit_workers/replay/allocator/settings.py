@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.knobs.allocator import allocator_conf
+from autofit_workers.spec.pythons import Self
 
 MIB = 1 << 20
 

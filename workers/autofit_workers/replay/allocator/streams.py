@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from autofit_workers.replay.allocator.pending import PendingFrees
 from autofit_workers.replay.allocator.pools import Block
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Allocation, HostWait
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from autofit_workers.replay.allocator import AllocatorSettings, EventClock, keeps_up, lags
@@ -22,6 +21,7 @@ from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite, mixed
 from autofit_workers.spec.devices import GPU_KIND
+from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.spec.work import Convolution
 

@@ -19,8 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import DATA_PARALLEL, Allocation, Trace
 
 # Growth of fewer bytes per step is not reported. One block of 512 bytes, such as a loss that is kept without

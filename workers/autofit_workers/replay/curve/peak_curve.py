@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from autofit_workers.replay.curve.conditions import Conditions
 from autofit_workers.replay.curve.lines.step_lines import StepLines
 from autofit_workers.replay.curve.sized_step import SizedStep
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, takewhile
-from typing import Self
 
 from autofit_workers.replay.curve.conditions import Call
 from autofit_workers.replay.curve.lines.call_lines import CallLines, call_lines
 from autofit_workers.replay.curve.lines.least_squares import Fitted, fitted
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Allocation, Lengths, Trace
 
 Numbers = tuple[int, ...]

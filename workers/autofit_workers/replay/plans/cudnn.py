@@ -17,10 +17,11 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.plans import driver_stub
 from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.work import Convolution, ConvPass
 
 MINIMUM_VERSION = 90800  # the first that plans without a device

@@ -37,7 +37,8 @@ class GridPlans(PassedOn):
         ends = {key: _ends(call) for key, call in new.items()}
         self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
         for key, call in new.items():
-            at_ends = (self._known[*key[:-1], size] for size in ends[key])
+            keys_of_ends = [(*key[:-1], size) for size in ends[key]]
+            at_ends = (self._known[each] for each in keys_of_ends)
             between = _interpolated(call.input_shape[0], *ends[key], *at_ends)
             if between is not None:
                 self._known[key] = between

@@ -19,11 +19,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.plans.plan import Plan
 from autofit_workers.replay.plans.workspace import is_depthwise
 from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.work import Convolution
 
 SCHEMA = "autofit.plans/2"
@@ -448,7 +449,7 @@ def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
 def load_table(capability: int, version: tuple[int, int]) -> PlanTable:
     """Loads the shipped table of a compute capability and a cuDNN version; cached."""
     name = file_name(capability, version)
-    path = importlib.resources.files("autofit_workers.replay").joinpath("data", name)
+    path = importlib.resources.files("autofit_workers.replay") / "data" / name
     return PlanTable.from_bytes(path.read_bytes())
 
 

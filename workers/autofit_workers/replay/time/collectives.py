@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.pythons import StrEnum, read_toml
 from autofit_workers.spec.work import Group, Operand, Work
 
 SCHEMA = "autofit.links/1"
@@ -240,7 +239,7 @@ def _link(data: Mapping[str, Any]) -> Link:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    data = tomllib.loads(text_of("links.toml"))
+    data = read_toml(text_of("links.toml"))
     if data.get("schema") != SCHEMA:
         raise ValueError(f"expected links of schema {SCHEMA}, got {data.get('schema')!r}")
     return data

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.time.products import ProductConstants
 from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.pythons import Self, read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,5 +119,5 @@ class Constants:
 def constants() -> Constants:
     """Constants that predictions use, read from constants.toml once."""
     text = text_of("constants.toml")
-    read = Constants.from_dict(tomllib.loads(text))
+    read = Constants.from_dict(read_toml(text))
     return dataclasses.replace(read, digest=hashlib.sha256(text.encode()).hexdigest())

@@ -17,16 +17,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.replay.time.kernels import EXCHANGES, KernelClass
 from autofit_workers.replay.time.speeds import Speeds
 from autofit_workers.replay.time.step import CONVOLUTIONS, StepClock
 from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.pythons import Self, read_toml
 
 SCHEMA = "autofit.time-residuals/1"
 HOST = "host"
@@ -112,7 +112,7 @@ class TimeResiduals:
     @classmethod
     def from_toml(cls, text: str) -> Self:
         """Parses the text of residuals.toml; raises `ValueError` for another schema."""
-        data = tomllib.loads(text)
+        data = read_toml(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
         classes = dict(data.get("classes", {}))

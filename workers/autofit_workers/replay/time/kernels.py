@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autofit_workers.replay.time.collectives import exchange_of, exchanged_bytes
 from autofit_workers.replay.time.speeds import TF32
+from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, ConvPass, Group, Layout, Operand, Work
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from autofit_workers.replay.curve.lines.call_lines import ConvolutionLines
 from autofit_workers.replay.curve.lines.polynomials import (
@@ -22,6 +22,7 @@ from autofit_workers.replay.curve.lines.polynomials import (
     lines_through,
     values_at,
 )
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import HostWait, Trace, last_step
 from autofit_workers.spec.work import Group, Operand, Work, WorkCall
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autofit_workers.replay.plans.device_properties import DeviceProperties
 from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.pythons import read_toml
 
 TF32 = "tf32"  # float32 products on tensor cores, with 10 bits of mantissa
 
@@ -93,7 +93,7 @@ def sustained(name: str, architecture: str) -> Mapping[str, float]:
 
 @functools.cache
 def _sustained() -> dict[str, Any]:
-    return tomllib.loads(text_of("sustained.toml"))
+    return read_toml(text_of("sustained.toml"))
 
 
 def speeds_of(properties: DeviceProperties) -> Speeds:

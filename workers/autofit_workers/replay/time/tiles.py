@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from typing import Any
 
 from autofit_workers.replay.time.products import TILES, Tile
 from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.pythons import read_toml
 
 
 @functools.cache
@@ -32,4 +32,4 @@ def _capability(architecture: str) -> int:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(text_of("tiles.toml"))
+    return read_toml(text_of("tiles.toml"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
+
+from autofit_workers.spec.pythons import StrEnum
 
 # A value that a user typed or a file holds → the value as `Knobs` has it; raises `ValueError`, saying what
 # was expected.

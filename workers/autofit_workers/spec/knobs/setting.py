@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Self
 
 from autofit_workers.spec.knobs import (
     adapter,
@@ -32,6 +31,7 @@ from autofit_workers.spec.knobs import (
     set_to_none,
 )
 from autofit_workers.spec.knobs.knob import Knob
+from autofit_workers.spec.pythons import Self
 
 # In the order of the fields of `Knobs`, the convolution algorithm first.
 KNOBS: dict[str, Knob] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.work import Convolution
 
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors

@@ -11,12 +11,13 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.former import former_module, with_former_paths
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace.parts import (
     AS_ASKED,

@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
@@ -27,6 +27,7 @@ from autofit_workers.pytorch.operators import HigherOrderOperator, OpOverload, m
 from autofit_workers.pytorch.tensors import INFERENCE_MODE, MAKE_SUBCLASS, swap_tensor_impl
 from autofit_workers.pytorch.training import OPTIMIZER_STEP_OF_SCALER, TRUNCATED_NORMAL
 from autofit_workers.spec.errors import StaleTensorError
+from autofit_workers.spec.pythons import Self
 from autofit_workers.tracing.fake import composites, dynamo, flex_attention
 from autofit_workers.tracing.fake.devices import NamedDevices
 from autofit_workers.tracing.fake.running import MODES, OperatorObserver

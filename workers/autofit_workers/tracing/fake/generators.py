@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Self
+from typing import Any
 
 import torch
+
+from autofit_workers.spec.pythons import Self
 
 # GPU generators by the address of their C++ object, as operators get it in another Python object.
 _OF_GPU: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -11,10 +11,12 @@ c10/cuda/CUDAStream.cpp): the 33rd request gets the first stream again.
 from __future__ import annotations
 
 import collections
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from autofit_workers.spec.pythons import Self
 
 _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h

@@ -19,11 +19,13 @@ from autofit_workers.tracing.recording.call_sites import callers, hands_on, is_e
 
 _STORES = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
 _LOADS = {"LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL", "LOAD_NAME"}
-_BEFORE_A_STORE = {"COPY", "UNPACK_SEQUENCE", "UNPACK_EX"}
+_BEFORE_A_STORE = {"COPY", "DUP_TOP", "UNPACK_SEQUENCE", "UNPACK_EX"}  # DUP_TOP: Python 3.10
 _PASSED_OVER = {"NOP", "PRECALL", "POP_BLOCK"}
 _RETURN = "RETURN_VALUE"
-# Instructions that leave a `with` block when a value is returned from within it.
-_LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
+# Instructions that leave a `with` block when a value is returned from within it: the first, and all.
+_BEGINS_TO_LEAVE = {"SWAP", "ROT_TWO"}  # ROT_TWO: Python 3.10
+_LEAVING_WITH = {*_BEGINS_TO_LEAVE, "LOAD_CONST", "DUP_TOP", "CALL", "CALL_FUNCTION", "POP_TOP"}
+_BRANCHES = {*dis.hasjrel, *dis.hasjabs}
 
 
 class _Fate(Enum):
@@ -64,7 +66,7 @@ class Bindings:
             if id(code) not in self._read:
                 self._read[id(code)] = code, list(dis.get_instructions(code))
             instructions = self._read[id(code)][1]
-            # In Python 3.11, `f_lasti` is the last cache entry after the call's instruction.
+            # Since Python 3.11, `f_lasti` is the last cache entry after the call's instruction.
             index = bisect_right(instructions, offset, key=lambda each: each.offset) - 1
             self._fates[key] = _fate_after(instructions, index)
         return self._fates[key]
@@ -80,7 +82,7 @@ def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
         del path[0]  # part of the same call
     is_left = itertools.takewhile(lambda each: each.opname in _LEAVING_WITH, path)
     num_leaving = len(list(is_left))
-    begins_to_leave = num_leaving == 0 or path[0].opname == "SWAP"
+    begins_to_leave = num_leaving == 0 or path[0].opname in _BEGINS_TO_LEAVE
     if begins_to_leave and num_leaving < len(path) and path[num_leaving].opname == _RETURN:
         return _Fate.RETURNED
     names, rest = _stored(path)
@@ -100,7 +102,7 @@ def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.
             index = bisect_left(instructions, each.argval, key=lambda each: each.offset) - 1
         elif each.opname not in _PASSED_OVER:
             yield each
-            if each.opname == _RETURN or each.opcode in dis.hasjrel:
+            if each.opname == _RETURN or each.opcode in _BRANCHES:
                 return
 
 

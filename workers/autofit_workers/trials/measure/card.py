@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.errors import BusyDeviceError, DeviceError
 from autofit_workers.spec.protocol import Device
+from autofit_workers.spec.pythons import Self
 
 _MIB = 2**20
 # Bytes that a trial is assumed to need beside its budget, for its context and the libraries' kernels.

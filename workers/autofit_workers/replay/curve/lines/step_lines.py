@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from autofit_workers.replay.allocator import Choice, Choices, Streams
 from autofit_workers.replay.curve import refusals
@@ -31,6 +31,7 @@ from autofit_workers.replay.curve.lines.polynomials import (
 )
 from autofit_workers.replay.curve.replay_memory import ReplayMemory
 from autofit_workers.replay.curve.unrolled import unrolled_streams
+from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Allocation, Trace
 from autofit_workers.spec.vendors import Vendor
 from autofit_workers.spec.versions import parse_release
