@@ -20,6 +20,7 @@ from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.transformers_releases import layers_kept_from_quantization
 
 # Dtype of matrix products by the knob `precision`; float32, bitsandbytes' default, for all others.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
@@ -186,7 +187,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
     Raises:
         InapplicableError: the model has no such layers.
     """
-    kept = _kept(model)
+    kept = layers_kept_from_quantization(model)
     found = [
         (path, layer)
         for path, layer in model.named_modules()
@@ -195,12 +196,3 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
     if not found:
         raise InapplicableError(f"base {base} quantizes linear layers, and the model has none")
     return found
-
-
-def _kept(model: nn.Module) -> list[str]:
-    """Paths of layers that transformers leaves unquantized: output layer, and layers sharing its weights."""
-    if not hasattr(model, "all_tied_weights_keys"):
-        return []
-    from transformers.quantizers.base import get_keys_to_not_convert
-
-    return list(get_keys_to_not_convert(model))

@@ -19,6 +19,7 @@ from autofit_workers.apply.parallel.model_copies import LeftOut
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.parallel_kinds import TP
+from autofit_workers.workload.libraries.transformers_releases import require_newer
 
 
 class TensorParallelRanks(Strategy):
@@ -48,6 +49,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # a model of transformers
         _require_divided_heads(model, degree)
         return _spreading_by_transformers(model, mesh, degree)
+    require_newer(model, "_resolve_parallel_plans", "--parallel tp:N of a model of transformers")
     from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
     plan: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)

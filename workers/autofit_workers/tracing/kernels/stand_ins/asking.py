@@ -10,10 +10,10 @@ import functools
 import sys
 from typing import Any
 
-from autofit_workers.apply.attention import when_decided
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
+from autofit_workers.workload.libraries.transformers_releases import when_attention_is_decided
 
 _HERE = "autofit_workers.tracing.kernels.stand_ins"
 FLASH_ATTENTION_2 = StandIn(
@@ -53,7 +53,7 @@ def install() -> None:
 
     The stand-in predicts the library's memory. Lasts until the process ends.
     """
-    when_decided(_offered)
+    when_attention_is_decided(_offered)
 
 
 def begin_program() -> None:
