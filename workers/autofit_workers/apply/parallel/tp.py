@@ -19,7 +19,7 @@ from autofit_workers.apply.parallel.model_copies import LeftOut
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.parallel_kinds import TP
-from autofit_workers.workload.libraries.transformers_releases import require_newer
+from autofit_workers.workload.libraries.transformers_releases import require_newer, text_config_of
 
 
 class TensorParallelRanks(Strategy):
@@ -102,7 +102,7 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
 
 def _require_divided_heads(model: Any, degree: int) -> None:
     """Raises `InapplicableError` if `degree` does not divide the numbers of attention heads."""
-    config = model.config.get_text_config()
+    config = text_config_of(model.config)
     named = {"attention heads": "num_attention_heads", "heads of keys and values": "num_key_value_heads"}
     numbers: dict[str, int] = {
         what: getattr(config, name) for what, name in named.items() if getattr(config, name, None)

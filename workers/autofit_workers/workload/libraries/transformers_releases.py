@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +23,26 @@ _DECIDING = "_check_and_adjust_attn_implementation"  # called when a model's att
 _DECIDING_BEFORE = "_autoset_attn_implementation"  # called with a configuration before a model is built of it
 _MAPS = "transformers.integrations.accelerate"
 _MAPPING = "_get_device_map"  # makes a device map of a word such as "auto"
+_ENCODERS, _DECODERS = ("text_encoder",), ("decoder", "generator", "text_config")  # parts with text
 _WORDS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def configuration_class(transformers: Any) -> Any:
     """Base class of configurations, which was spelled `PretrainedConfig` before transformers 5."""
     return getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
+
+
+def text_config_of(config: Any, *, decoder: bool = False) -> Any:
+    """Configuration of the part of a model that reads text; `config` itself for most models.
+
+    Args:
+        config: configuration of the whole model.
+        decoder: whether only parts that write text are looked for.
+    """
+    if hasattr(config, "get_text_config"):
+        return config.get_text_config(**({"decoder": True} if decoder else {}))
+    names = _DECODERS if decoder else (*_ENCODERS, *_DECODERS)  # as in transformers 4.48
+    return next((part for name in names if (part := getattr(config, name, None)) is not None), config)
 
 
 def is_model(model: nn.Module) -> bool:
@@ -122,6 +137,24 @@ def when_device_map_is_made(note: Callable[[str], None]) -> None:
 
     when_imported(MODELS, listen)
     when_imported(_MAPS, listen)
+
+
+def device_maps_module(wanted: str) -> Any:
+    """Module of transformers whose functions deal layers out over GPUs, quantized ones included.
+
+    Args:
+        wanted: what the user wants, for the error's message.
+
+    Raises:
+        MissingLibraryError: the installed release has no such functions of its own.
+    """
+    found = importlib.import_module(_MAPS) if importlib.util.find_spec(_MAPS) else None
+    if not hasattr(found, "get_balanced_memory"):
+        raise MissingLibraryError(
+            f"{wanted} of a model of transformers is by transformers' own code, which {_installed()} does "
+            "not have: pip install --upgrade transformers (5 has it)"
+        )
+    return found
 
 
 def _note_where_made(module: Any, note: Callable[[str], None]) -> None:
