@@ -7,6 +7,7 @@ the device in 16 bits only while it is quantized.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from autofit_workers.apply import adapter, torchao_weights
-from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
@@ -49,6 +50,11 @@ def library(base: str) -> ModuleType:
         MissingLibraryError: bitsandbytes is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
+    if importlib.util.find_spec("bitsandbytes._ops") is None:  # the operators that it describes since 0.46
+        raise MissingLibraryError(
+            f"base {base} needs bitsandbytes 0.46 or newer, and {bitsandbytes.__version__} is installed "
+            "where trials run: pip install --upgrade bitsandbytes"
+        )
     # bitsandbytes caches its code table on the device of its first use, which may be a fake device.
     functional = bitsandbytes.functional
     if "dynamic" not in functional.name2qmap:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+from autofit_workers.apply import base
 from autofit_workers.apply.attention import set_attention
-from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError, UnsupportedError
 from autofit_workers.workload.libraries import transformers_releases as releases
 
 
@@ -158,3 +159,24 @@ def test_what_an_older_release_cannot_is_said_with_the_way_to_it(installed):
     with pytest.raises(MissingLibraryError, match=r"--parallel device-map of a model .* pip install"):
         releases.device_maps_module("--parallel device-map")
     releases.require_newer(nn.Linear(1, 1), "_resolve_parallel_plans", "--parallel tp:N")
+
+
+def test_flash_attention_is_looked_for_again_where_that_is_possible(installed, monkeypatch):
+    monkeypatch.delitem(sys.modules, releases._FLASH, raising=False)
+    releases.look_for_flash_attention_again()  # before transformers is imported there is nothing to do
+    module = installed(releases._FLASH, _loaded_implementation="none")
+    releases.look_for_flash_attention_again()
+    assert module._loaded_implementation is None
+    installed("transformers", __version__="4.48.3")
+    installed(releases._FLASH)
+    with pytest.raises(UnsupportedError, match=r"not predicted with transformers 4\.48\.3: pip install"):
+        releases.look_for_flash_attention_again()
+
+
+def test_bitsandbytes_that_does_not_describe_its_operators_is_said(installed, monkeypatch):
+    installed("bitsandbytes", __version__="0.45.5", __path__=[])
+    monkeypatch.delitem(sys.modules, "bitsandbytes._ops", raising=False)
+    with pytest.raises(
+        MissingLibraryError, match=r"base nf4 needs bitsandbytes 0\.46 .*, and 0\.45\.5"
+    ):
+        base.library("nf4")

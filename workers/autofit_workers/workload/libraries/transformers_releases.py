@@ -15,12 +15,13 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.spec.errors import MissingLibraryError
+from autofit_workers.spec.errors import MissingLibraryError, UnsupportedError
 from autofit_workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
 _DECIDING = "_check_and_adjust_attn_implementation"  # called when a model's attention is set
 _DECIDING_BEFORE = "_autoset_attn_implementation"  # called with a configuration before a model is built of it
+_FLASH, _LOADED = "transformers.modeling_flash_attention_utils", "_loaded_implementation"
 _MAPS = "transformers.integrations.accelerate"
 _MAPPING = "_get_device_map"  # makes a device map of a word such as "auto"
 _ENCODERS, _DECODERS = ("text_encoder",), ("decoder", "generator", "text_config")  # parts with text
@@ -119,6 +120,23 @@ def _listen_before(choose: Callable[[Any], Any], model_class: Any) -> None:
         return decide(cls, config, *args, **kwargs)
 
     setattr(model_class, _DECIDING_BEFORE, classmethod(decided))
+
+
+def look_for_flash_attention_again() -> None:
+    """Lets transformers see that FlashAttention can be imported since it looked.
+
+    Raises:
+        UnsupportedError: the release looks only when it is imported.
+    """
+    module = sys.modules.get(_FLASH)
+    if module is None:
+        return
+    if not hasattr(module, _LOADED) and not hasattr(module, "_flash_supports_window_size"):  # as in 4.48
+        raise UnsupportedError(
+            f"FlashAttention is not predicted with {_installed()}: pip install --upgrade transformers (4.56 "
+            "or newer), or choose another --attention"
+        )
+    vars(module)[_LOADED] = None
 
 
 def attention_of(model: nn.Module) -> Any:

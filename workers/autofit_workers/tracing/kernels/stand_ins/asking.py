@@ -13,7 +13,10 @@ from typing import Any
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
-from autofit_workers.workload.libraries.transformers_releases import when_attention_is_decided
+from autofit_workers.workload.libraries.transformers_releases import (
+    look_for_flash_attention_again,
+    when_attention_is_decided,
+)
 
 _HERE = "autofit_workers.tracing.kernels.stand_ins"
 FLASH_ATTENTION_2 = StandIn(
@@ -106,9 +109,7 @@ def _forget() -> None:
         clear = getattr(getattr(module, name, None), "cache_clear", None)
         if clear is not None:
             clear()
-    attention = sys.modules.get("transformers.modeling_flash_attention_utils")
-    if attention is not None:
-        vars(attention)["_loaded_implementation"] = None
+    look_for_flash_attention_again()
 
 
 def _offered(implementation: Any) -> Any:
