@@ -176,7 +176,5 @@ def test_flash_attention_is_looked_for_again_where_that_is_possible(installed, m
 def test_bitsandbytes_that_does_not_describe_its_operators_is_said(installed, monkeypatch):
     installed("bitsandbytes", __version__="0.45.5", __path__=[])
     monkeypatch.delitem(sys.modules, "bitsandbytes._ops", raising=False)
-    with pytest.raises(
-        MissingLibraryError, match=r"base nf4 needs bitsandbytes 0\.46 .*, and 0\.45\.5"
-    ):
+    with pytest.raises(MissingLibraryError, match=r"base nf4 needs bitsandbytes 0\.46 .*, and 0\.45\.5"):
         base.library("nf4")
