@@ -9,8 +9,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from torch import nn
 
-from autofit_workers.apply.attention import MODELS, every_model_told, set_attention
+from autofit_workers.apply.attention import every_model_told, set_attention
 from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.workload.libraries.transformers_releases import MODELS
 
 
 class OfTransformers(nn.Module):

@@ -69,7 +69,11 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
 
 
 def _config_class(peft: Any, method: str) -> Any:
-    classes = {kind.value.lower(): made for kind, made in peft.PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    # Keys are members of an enumeration, plain strings in peft 0.14.
+    classes = {
+        str(getattr(kind, "value", kind)).lower(): made
+        for kind, made in peft.PEFT_TYPE_TO_CONFIG_MAPPING.items()
+    }
     if method not in classes:
         methods = sorted({*classes, *VARIANTS})
         instead = hint(method, methods, otherwise=f"it has {', '.join(methods)}")

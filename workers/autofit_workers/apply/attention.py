@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,10 +13,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from autofit_workers.spec.errors import InapplicableError, MissingLibraryError, text_of
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS, KERNELS, Implementation
-from autofit_workers.workload.libraries.finders import when_imported
+from autofit_workers.workload.libraries.transformers_releases import (
+    attention_of,
+    is_model,
+    when_attention_is_built_in,
+    when_attention_is_decided,
+)
 
-MODELS = "transformers.modeling_utils"
-_DECIDING = "_check_and_adjust_attn_implementation"  # called when a model's attention is set
+_at_building: list[str] = []  # names of attention that the model that is now built gets
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:
@@ -27,6 +31,29 @@ def only_kernel(attention: str) -> AbstractContextManager[object]:
     if attention not in KERNELS:
         return nullcontext()
     return sdpa_kernel(getattr(SDPBackend, KERNELS[attention][0]))
+
+
+@contextmanager
+def built_with(attention: str) -> Iterator[None]:
+    """Context manager in which transformers models are built with the attention of a knob's value.
+
+    Only those of older releases are, such as 4.48, which keep it; `set_attention` sets that of others.
+    """
+    implementation = IMPLEMENTATIONS.get(attention)
+    if implementation is None:
+        yield
+        return
+    _listen()
+    _at_building.append(implementation.name)
+    try:
+        yield
+    finally:
+        _at_building.pop()
+
+
+@functools.cache
+def _listen() -> None:
+    when_attention_is_built_in(lambda asked_for: _at_building[-1] if _at_building else asked_for)
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
@@ -76,7 +103,7 @@ def every_model_told(attention: str) -> Iterator[None]:
         told.append(True)
         return name
 
-    when_decided(tell)
+    when_attention_is_decided(tell)
     yield
     if not told:
         raise InapplicableError(
@@ -84,29 +111,9 @@ def every_model_told(attention: str) -> Iterator[None]:
         )
 
 
-def when_decided(choose: Callable[[Any], Any]) -> None:
-    """Overrides the attention of transformers models with `choose`, until this process ends.
-
-    Args:
-        choose: gets transformers' name of the attention that a model was asked for, and returns the
-            name of the attention to use.
-    """
-
-    def listen(module: Any) -> None:
-        decide = getattr(module.PreTrainedModel, _DECIDING)
-
-        @functools.wraps(decide)
-        def decided(self: Any, asked_for: Any, *args: Any, **kwargs: Any) -> Any:
-            return decide(self, choose(asked_for), *args, **kwargs)
-
-        setattr(module.PreTrainedModel, _DECIDING, decided)
-
-    when_imported(MODELS, listen)
-
-
 def _settable(module: nn.Module) -> Iterator[Any]:
-    """Yields the outermost modules that have `set_attn_implementation`, as transformers models do."""
-    if hasattr(module, "set_attn_implementation"):
+    """Yields the outermost models of transformers, and other modules that have `set_attn_implementation`."""
+    if hasattr(module, "set_attn_implementation") or is_model(module):
         yield module
         return
     for child in module.children():
@@ -125,14 +132,16 @@ def _require_library(implementation: Implementation, attention: str) -> None:
 def _set(model: Any, implementation: Implementation, attention: str) -> None:
     """Sets a transformers model's attention; raises `InapplicableError` if the model does not take it."""
     try:
-        model.set_attn_implementation(implementation.name)
+        # A model of an older release has the one that it was built with.
+        if hasattr(model, "set_attn_implementation"):
+            model.set_attn_implementation(implementation.name)
     except (ValueError, ImportError) as error:
         first_sentence = text_of(error).partition(". ")[0]
         raise InapplicableError(
             f"{type(model).__name__} cannot take attention {attention} ({first_sentence}): choose another "
             "--attention, or leave it at default"
         ) from error
-    taken = text_of(getattr(getattr(model, "config", None), "_attn_implementation", None))
+    taken = text_of(attention_of(model))
     if taken != implementation.name:
         raise InapplicableError(
             f"{type(model).__name__} keeps its own attention, {taken}, when it is told {attention}: choose "

@@ -7,6 +7,7 @@ the device in 16 bits only while it is quantized.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from autofit_workers.apply import adapter, torchao_weights
-from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.transformers_releases import layers_kept_from_quantization
 
 # Dtype of matrix products by the knob `precision`; float32, bitsandbytes' default, for all others.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
@@ -48,6 +50,11 @@ def library(base: str) -> ModuleType:
         MissingLibraryError: bitsandbytes is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
+    if importlib.util.find_spec("bitsandbytes._ops") is None:  # the operators that it describes since 0.46
+        raise MissingLibraryError(
+            f"base {base} needs bitsandbytes 0.46 or newer, and {bitsandbytes.__version__} is installed "
+            "where trials run: pip install --upgrade bitsandbytes"
+        )
     # bitsandbytes caches its code table on the device of its first use, which may be a fake device.
     functional = bitsandbytes.functional
     if "dynamic" not in functional.name2qmap:
@@ -185,7 +192,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
     Raises:
         InapplicableError: the model has no such layers.
     """
-    kept = _kept(model)
+    kept = layers_kept_from_quantization(model)
     found = [
         (path, layer)
         for path, layer in model.named_modules()
@@ -194,12 +201,3 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
     if not found:
         raise InapplicableError(f"base {base} quantizes linear layers, and the model has none")
     return found
-
-
-def _kept(model: nn.Module) -> list[str]:
-    """Paths of layers that transformers leaves unquantized: output layer, and layers sharing its weights."""
-    if not hasattr(model, "all_tied_weights_keys"):
-        return []
-    from transformers.quantizers.base import get_keys_to_not_convert
-
-    return list(get_keys_to_not_convert(model))

@@ -20,6 +20,7 @@ from autofit_workers.apply.adapter import task_of
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.spec.knobs.loss import split_loss
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 
 _IGNORED = -100  # label of a position that the loss ignores, in transformers and PyTorch alike
 _LIGER_LOSS = "liger_kernel.transformers.model.loss_utils"
@@ -83,7 +84,7 @@ class _LossWithHead:
         self, head: nn.Linear, logits: Tensor, labels: Tensor, *_: Any, **told: Any
     ) -> Tensor:
         self.hands_on = False
-        config = self.model.config.get_text_config()
+        config = text_config_of(self.model.config)
         hidden = logits.to(head.weight.dtype)
         told.pop("vocab_size", None)
         return self.loss(hidden, head, labels, softcap=getattr(config, _SOFTCAP, None), **told)

@@ -1,7 +1,7 @@
 """Applies a trial's knobs to PyTorch's flags, the model, batches and steps, and restores every flag.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
-    model       types of weights, channels last,      converted_model, before it moves to the device
+    model       types of weights, channels last,      built_model, before it moves to the device
                 checkpoints
                 adapters, kernels, the loss           adapted_model, on the device
                 torch.compile                         placed_model, which moves it there
@@ -23,7 +23,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from autofit_workers.apply import adapter, base, torchao_weights
-from autofit_workers.apply.attention import only_kernel, set_attention
+from autofit_workers.apply.attention import built_with, only_kernel, set_attention
 from autofit_workers.apply.checkpointing import checkpoint_blocks
 from autofit_workers.apply.compiling import compiled, require_compilable
 from autofit_workers.apply.kernels import set_kernels
@@ -147,6 +147,13 @@ def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
     and a step that overflows skips the optimizer; memory does not depend on the scale.
     """
     return torch.amp.GradScaler(device_kind, init_scale=1.0, enabled=knobs.precision == "amp-fp16")
+
+
+def built_model(build: Callable[[], torch.nn.Module], knobs: Knobs) -> torch.nn.Module:
+    """Model on the CPU, built and converted by the knobs; see `converted_model`."""
+    with built_with(knobs.attention):
+        model = build()
+    return converted_model(model, knobs)
 
 
 def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:

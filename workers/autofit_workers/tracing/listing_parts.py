@@ -17,6 +17,7 @@ from autofit_workers.spec.model_parts import ModelParts, Parameter
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 
 # Names that all configurations of text models understand, next to their own (`attribute_map`).
 _NAMES = (
@@ -62,7 +63,7 @@ def parts_of(ref: WorkloadRef) -> ModelParts:
     config = configuration_of(ref)
     model = _built(transformers, copy.deepcopy(config), ref.target)
     owners = {name: type(module).__name__ for name, module in model.named_modules()}
-    text = config.get_text_config(decoder=True)
+    text = text_config_of(config, decoder=True)
     return ModelParts(
         model_type=config.model_type,
         model_class=type(model).__name__,

@@ -355,7 +355,7 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
     shards = spec.setup.parallel.shards
     # Building imports libraries, whose many objects would make garbage collections slow and useless.
     with without_collections(), fake_device.parameters_diverted(mode):
-        model = setting.converted_model(workload.build_model(), spec.knobs)
+        model = setting.built_model(workload.build_model, spec.knobs)
         if not shards or spec.is_for_host:
             _bring(model, ranks.dealt(model, spec.knobs.base), mode)
         elif spec.knobs.base in QUANTIZATIONS:

@@ -26,6 +26,7 @@ from autofit_workers.spec.knobs.base import QUANTIZATIONS, Bitsandbytes, is_of_b
 from autofit_workers.spec.parallel_kinds import DEVICE_MAP
 from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.transformers_releases import device_maps_module
 from autofit_workers.workload.workload import Workload
 
 _ROOM = 2**60  # bytes stated for each card, so that no layer goes to the host
@@ -96,8 +97,7 @@ def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str,
 
 def _of_transformers(model: Any, room: Mapping[int | str, int], base: str | None) -> Mapping[str, int]:
     """Device map that transformers' `device_map="auto"` makes: number of a GPU by module path."""
-    from transformers.integrations import accelerate
-
+    accelerate = device_maps_module(f"--parallel {DEVICE_MAP}")
     no_split = model._no_split_modules  # noqa: SLF001 - as `from_pretrained` asks
     quantizer = _quantizer(base)
     balanced = accelerate.get_balanced_memory(model, dict(room), no_split, quantizer)

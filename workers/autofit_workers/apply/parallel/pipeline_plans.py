@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from autofit_workers.apply.parallel.model_copies import LeftOut, nowhere, with_parts, without_data
 from autofit_workers.pytorch.dispatch import disable_current_modes
 from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 from autofit_workers.workload.workload import Workload
 
 _PLAN = "pp_plan"
@@ -171,7 +172,7 @@ class _TransformersCall(Call):
     """Calling convention of a transformers model, which computes its own loss if a batch has labels."""
 
     def __init__(self, model: Any) -> None:
-        self._config = model.config.get_text_config()
+        self._config = text_config_of(model.config)
         self._dtype = model.dtype
         self._loss_function = model.loss_function
         self._has_labels = False

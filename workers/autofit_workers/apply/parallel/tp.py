@@ -19,6 +19,7 @@ from autofit_workers.apply.parallel.model_copies import LeftOut
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.parallel_kinds import TP
+from autofit_workers.workload.libraries.transformers_releases import require_newer, text_config_of
 
 
 class TensorParallelRanks(Strategy):
@@ -48,6 +49,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # a model of transformers
         _require_divided_heads(model, degree)
         return _spreading_by_transformers(model, mesh, degree)
+    require_newer(model, "_resolve_parallel_plans", "--parallel tp:N of a model of transformers")
     from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
     plan: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
@@ -101,7 +103,7 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
 
 def _require_divided_heads(model: Any, degree: int) -> None:
     """Raises `InapplicableError` if `degree` does not divide the numbers of attention heads."""
-    config = model.config.get_text_config()
+    config = text_config_of(model.config)
     named = {"attention heads": "num_attention_heads", "heads of keys and values": "num_key_value_heads"}
     numbers: dict[str, int] = {
         what: getattr(config, name) for what, name in named.items() if getattr(config, name, None)

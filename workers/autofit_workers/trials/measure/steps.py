@@ -171,7 +171,7 @@ class Trial:
         self._autocast = setting.autocast_factory(spec.knobs, device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
-        model = setting.converted_model(workload.build_model(), spec.knobs)
+        model = setting.built_model(workload.build_model, spec.knobs)
         model = ranks.placed(model, spec.knobs, device, workload).train(training)
         if rewriting is not None:
             rewriting.follow(model)

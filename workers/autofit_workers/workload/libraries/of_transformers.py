@@ -18,6 +18,7 @@ from autofit_workers.workload.libraries.heads.head import batches_of, head_of, w
 from autofit_workers.workload.libraries.heads.task import Batch, Head
 from autofit_workers.workload.libraries.importing import imported, unknown
 from autofit_workers.workload.libraries.token_batches import LENGTHS
+from autofit_workers.workload.libraries.transformers_releases import configuration_class
 from autofit_workers.workload.workload import Workload
 
 
@@ -79,7 +80,7 @@ def configuration_of(ref: WorkloadRef) -> Any:
     if name in types:  # a file's name is an absolute path (see `autofit_workers.spec.workloads.references`)
         return transformers.AutoConfig.for_model(name)
     try:
-        stated, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
+        stated, _ = configuration_class(transformers).get_config_dict(name, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise unknown(
             ref.target,

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs.batch_layout import Layout, split_layout
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 
 Batch = dict[str, Tensor]
 # Number of tokens of each sample in a batch of one row; it stays on the CPU, and no model gets it.
@@ -43,7 +44,7 @@ def tokens_with_labels(
         InapplicableError: a sample has fewer tokens than the sequences to pack in it.
     """
     parts = split_layout(layout)
-    shape, vocabulary = (batch_size, size), config.get_text_config().vocab_size
+    shape, vocabulary = (batch_size, size), text_config_of(config).vocab_size
     if parts.num_packed > 1 or parts.is_flattened:
         if parts.num_packed > size:
             raise InapplicableError(

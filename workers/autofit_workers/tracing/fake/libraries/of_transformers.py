@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from autofit_workers.workload.libraries.finders import when_imported
+from autofit_workers.workload.libraries.transformers_releases import when_device_map_is_made
 
 _dealt_out: list[str] = []
 
@@ -21,7 +22,7 @@ _dealt_out: list[str] = []
 def install() -> None:
     """Makes transformers treat fake tensors as plain tensors, in this process for good."""
     when_imported("transformers.utils.import_utils", _answer)
-    when_imported("transformers.integrations.accelerate", _note_device_maps)
+    when_device_map_is_made(_dealt_out.append)
 
 
 def begin_program() -> None:
@@ -41,14 +42,3 @@ def notes() -> tuple[str, ...]:
 def _answer(module: Any) -> None:
     if hasattr(module, "is_fake_tensor"):
         module.is_fake_tensor = lambda _tensor: False
-
-
-def _note_device_maps(module: Any) -> None:
-    decide = module._get_device_map
-
-    def noted(model: Any, device_map: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(device_map, str):
-            _dealt_out.append(device_map)
-        return decide(model, device_map, *args, **kwargs)
-
-    module._get_device_map = noted

@@ -10,10 +10,13 @@ import functools
 import sys
 from typing import Any
 
-from autofit_workers.apply.attention import when_decided
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
+from autofit_workers.workload.libraries.transformers_releases import (
+    look_for_flash_attention_again,
+    when_attention_is_decided,
+)
 
 _HERE = "autofit_workers.tracing.kernels.stand_ins"
 FLASH_ATTENTION_2 = StandIn(
@@ -53,7 +56,7 @@ def install() -> None:
 
     The stand-in predicts the library's memory. Lasts until the process ends.
     """
-    when_decided(_offered)
+    when_attention_is_decided(_offered)
 
 
 def begin_program() -> None:
@@ -106,9 +109,7 @@ def _forget() -> None:
         clear = getattr(getattr(module, name, None), "cache_clear", None)
         if clear is not None:
             clear()
-    attention = sys.modules.get("transformers.modeling_flash_attention_utils")
-    if attention is not None:
-        vars(attention)["_loaded_implementation"] = None
+    look_for_flash_attention_again()
 
 
 def _offered(implementation: Any) -> Any:

@@ -30,6 +30,7 @@ from autofit_workers.workload.libraries.heads.images import num_channels, pixels
 from autofit_workers.workload.libraries.heads.sounds import encoder_of, heard
 from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head, takes
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 
 _META = torch.device("meta")
 _IGNORED = -100
@@ -161,7 +162,7 @@ def _texts(
             f"an image or a sound takes {num_tokens} tokens of {head.wanted}, and a sample has {size}: give "
             "a longer --seq-len, or a smaller image with --input"
         )
-    shape, vocabulary = (batch_size, size), head.config.get_text_config().vocab_size
+    shape, vocabulary = (batch_size, size), text_config_of(head.config).vocab_size
     # Made on the CPU, as a collator does, because the class counts the placeholders.
     ids = torch.randint(vocabulary, shape)
     is_placeholder = torch.zeros(shape, dtype=torch.bool)
@@ -344,7 +345,7 @@ def _asked(batch_size: int, device: torch.device, *, head: Head, size: int) -> B
 
 def _compared(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
     texts = (batch_size, size)
-    vocabulary = head.config.get_text_config().vocab_size
+    vocabulary = text_config_of(head.config).vocab_size
     batch = {
         "input_ids": torch.randint(vocabulary, texts, device=device),
         "attention_mask": torch.ones(texts, dtype=torch.int64, device=device),

@@ -9,6 +9,7 @@ import torch
 
 from autofit_workers.spec.trace import SampleSize
 from autofit_workers.workload.libraries.heads.task import Head
+from autofit_workers.workload.libraries.transformers_releases import text_config_of
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len is given
 TILE = 64  # attention kernels round lengths up to this; no other kernel of a step rounds them
@@ -37,7 +38,7 @@ _COUNT_FROM_PADDING = (
 
 def of_texts(config: Any) -> SampleSize:
     """Sample size for texts that a model reads: usual number of tokens, rounding multiple and maximum."""
-    return _lengths(config.get_text_config(), _LENGTHS)
+    return _lengths(text_config_of(config), _LENGTHS)
 
 
 def of_targets(config: Any) -> SampleSize:
@@ -60,7 +61,7 @@ def of_images(head: Head) -> SampleSize:
 
 def decoder_of(config: Any) -> Any:
     """Configuration of the part of a model that writes text."""
-    return getattr(config, "decoder", None) or config.get_text_config(decoder=True)
+    return getattr(config, "decoder", None) or text_config_of(config, decoder=True)
 
 
 def vision_of(config: Any) -> Any:
