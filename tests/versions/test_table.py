@@ -12,15 +12,16 @@ from tests.versions.traced import traced
 HERE = {"digest": "a", "allocated_bytes": 90, "reserved_bytes": 100}
 
 
-FOLLOWED = {**HERE, "digest": "b"}
+FOLLOWED = {"digest": "b", "allocated_bytes": 80, "reserved_bytes": 90}
 
 
 @pytest.mark.parametrize(
     ("there", "outcome"),
     [
         (HERE, Outcome.EQUAL),
-        ({**HERE, "digest": "b"}, Outcome.FOLLOWED),
+        (FOLLOWED, Outcome.FOLLOWED),
         ({**HERE, "digest": "c"}, Outcome.AS_MUCH),
+        ({**FOLLOWED, "digest": "c"}, Outcome.AS_MUCH),
         ({**HERE, "digest": "c", "reserved_bytes": 102}, Outcome.DIFFERS),
         ({"error": "no such operator"}, Outcome.REFUSED),
     ],

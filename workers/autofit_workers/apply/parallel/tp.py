@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from autofit_workers.apply.parallel.model_copies import LeftOut
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
-from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.spec.parallel_kinds import TP
 from autofit_workers.workload.libraries.transformers_releases import require_newer, text_config_of
 
@@ -47,6 +48,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
         InapplicableError: the model has no plan for tensor parallelism, or its plan cannot divide it.
     """
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # a model of transformers
+        _require_splits_without_source()
         _require_divided_heads(model, degree)
         return _spreading_by_transformers(model, mesh, degree)
     require_newer(model, "_resolve_parallel_plans", "--parallel tp:N of a model of transformers")
@@ -99,6 +101,20 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
         apply_tensor_parallelism(model, mesh, taken_out(remaining, modules, part))
 
     return spread
+
+
+def _require_splits_without_source() -> None:
+    """Raises `UnsupportedError` where `DTensor` cannot split a tensor without a rank that sends it.
+
+    Transformers splits so. `DTensor` can since PyTorch 2.7.
+    """
+    from torch.distributed.tensor import distribute_tensor
+
+    if "src_data_rank" not in inspect.signature(distribute_tensor).parameters:
+        raise UnsupportedError(
+            "--parallel tp:N of a model of transformers needs PyTorch 2.7 or newer, and this is "
+            f"{torch.__version__}: install a newer one, or use fsdp:N"
+        )
 
 
 def _require_divided_heads(model: Any, degree: int) -> None:
