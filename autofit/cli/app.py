@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from autofit.cli.backend import Backend
-from autofit.cli.commands.cards import cards
-from autofit.cli.commands.check import check
-from autofit.cli.commands.compare import compare
-from autofit.cli.commands.completion import completion
-from autofit.cli.commands.conv_algos import conv_algos
-from autofit.cli.commands.doctor import doctor
-from autofit.cli.commands.estimate import estimate
-from autofit.cli.commands.jobs import jobs, logs, result, status, stop, wait
-from autofit.cli.commands.kv import kv
-from autofit.cli.commands.models_gpus import gpus, models
-from autofit.cli.commands.observe import observe
-from autofit.cli.commands.profile import profile
-from autofit.cli.commands.serve import serve
-from autofit.cli.commands.submit import submit
-from autofit.cli.commands.tune import tune
-from autofit.cli.internal_error import internal_error
+from autofit.cli.commands import LISTED, Commands
 from autofit.cli.interruption import current, print_document
 from autofit.cli.streams import guarded
 from autofit.errors import (
@@ -37,11 +23,20 @@ from autofit.errors import (
 from autofit_workers.installation import DISTRIBUTION
 
 
-class _InOrder(click.Group):
-    """Command group that lists its commands in the order they were added, the most used first."""
+class _Listing(click.Group):
+    """Command group that lists its commands without importing them, the most used first."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.commands = Commands()
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(LISTED)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a line for each command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, listed.summary) for name, listed in LISTED.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:  # before 8.2 click ends this with 0
@@ -50,7 +45,7 @@ class _InOrder(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Listing, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name=DISTRIBUTION, message="%(prog)s %(version)s")
 def autofit() -> None:
     """The largest batch that fits your GPU, with the settings that make it fit, and the evidence.
@@ -59,14 +54,6 @@ def autofit() -> None:
     autofit tune --model davenet --gpu-mem 16G      no GPU is needed
     autofit estimate --model gpt2 --batch-size 8
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
-
-
-_ANSWERS = (tune, estimate, profile, check, cards, observe, compare, kv)
-_JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
-_FACTS = (models, gpus, conv_algos, doctor, completion)
-
-for _command in (*_ANSWERS, *_JOBS, *_FACTS):
-    autofit.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
@@ -116,7 +103,11 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
     elif isinstance(error, click.Abort):
         is_interrupt = isinstance(error.__cause__, KeyboardInterrupt)
         error = current().error() if is_interrupt else error.__cause__ or error
-    return _fail(error if isinstance(error, AutofitError) else internal_error(error, arguments), arguments)
+    if not isinstance(error, AutofitError):
+        from autofit.cli.internal_error import internal_error
+
+        error = internal_error(error, arguments)
+    return _fail(error, arguments)
 
 
 def _usage_error(error: click.ClickException) -> UsageError:

@@ -1,4 +1,7 @@
-"""Functions that the commands call, and the class `Backend`, by which tests replace them."""
+"""Functions that the commands call, and the class `Backend`, by which tests replace them.
+
+Each function imports what it needs when it is called, so that a command that asks another one starts faster.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit.events import EventSink, Progress
-from autofit.explain.profile import Profile
-from autofit.hardware import gpus
-from autofit.hardware.card import Card
-from autofit.predict.estimate import Estimate
-from autofit.predict.predictor import Predictor, local_predictor
-from autofit.questions.card_counts import on_how_many
-from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
-from autofit.questions.check import CheckResult, run_check
-from autofit.questions.compare import Comparison, compare_workloads
-from autofit.questions.conv_layers import ConvLayers, find_conv_layers
-from autofit.questions.kv import KvCache, KvQuestion, kv_cache
-from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
-from autofit.questions.summary import SummarizedEstimate, summarize_workload
-from autofit.questions.what_if import WhatIf
-from autofit.questions.what_if import what_if as try_levers
-from autofit.report import gather
-from autofit.report.html.page import Page
-from autofit.settings.tune_settings import TuneSettings
-from autofit.tuning import session
-from autofit.tuning.result import CardResults, TuneResult
-from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import WorkloadRef
-from autofit_workers.spec.setup import Setup
-
 if TYPE_CHECKING:
+    from autofit.events import EventSink
+    from autofit.explain.profile import Profile
+    from autofit.hardware.card import Card
+    from autofit.hardware.gpus import LocalGpu
+    from autofit.predict.estimate import Estimate
+    from autofit.predict.predictor import Predictor
+    from autofit.questions.cards import CardsAnswer, CardsQuestion
+    from autofit.questions.check import CheckResult
+    from autofit.questions.compare import Comparison
+    from autofit.questions.conv_layers import ConvLayers
     from autofit.questions.doctor import Check
+    from autofit.questions.kv import KvCache, KvQuestion
+    from autofit.questions.observe import ObservedPeak, RealPeak
+    from autofit.questions.summary import SummarizedEstimate
+    from autofit.questions.what_if import WhatIf
+    from autofit.report.html.page import Page
+    from autofit.settings.tune_settings import TuneSettings
+    from autofit.tuning.result import CardResults, TuneResult
+    from autofit_workers.spec.knobs import Knobs
+    from autofit_workers.spec.protocol import WorkloadRef
+    from autofit_workers.spec.setup import Setup
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
     """Searches for the largest batch that fits in memory; see `autofit.tuning.session.run`."""
+    from autofit.tuning import session
+
     return session.run(settings, workload, emit=emit)
 
 
@@ -48,6 +48,8 @@ def tune_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: Eve
         workload: model or script that all searches are for.
         emit: function that is called with each event.
     """
+    from autofit.tuning import session
+
     return session.run_each(on_cards, workload, emit=emit)
 
 
@@ -70,12 +72,16 @@ def summarize(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
 ) -> SummarizedEstimate:
     """Sums a model's layers as torchsummary does, and predicts the peak of a real step for comparison."""
+    from autofit.questions.summary import summarize_workload
+
     predictor = _predictor(settings, workload, emit, with_tensors=True)
     return summarize_workload(predictor, *_configuration(settings), batch_size)
 
 
 def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
     """Predicts one configuration, and the memory that each single change of an option would save."""
+    from autofit.questions.what_if import what_if as try_levers
+
     predictor = _predictor(settings, workload, emit)
     return try_levers(
         predictor,
@@ -92,6 +98,8 @@ def report_on_search(
     settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
 ) -> Page:
     """HTML report of a search for the largest batch, as data that is still to be rendered."""
+    from autofit.report import gather
+
     predictor = _predictor(settings, workload, emit)
     return gather.report_on_search(result, settings, predictor, emit=emit)
 
@@ -108,6 +116,8 @@ def report_on_estimate(
     Args:
         what_if: memory that single changes of options would save; None to leave them out.
     """
+    from autofit.report import gather
+
     return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
@@ -127,12 +137,9 @@ def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, *
         emit: function to which progress is reported.
         details: what traced steps record in addition, such as `with_tensors=True`.
     """
-    return local_predictor(
-        workload,
-        setup=settings.setup,
-        emit=emit,
-        **details,
-    )
+    from autofit.predict.predictor import local_predictor
+
+    return local_predictor(workload, setup=settings.setup, emit=emit, **details)
 
 
 def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
@@ -147,6 +154,8 @@ def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
     """Predicts whether one configuration fits the memory of its card."""
+    from autofit.questions.check import run_check
+
     return run_check(settings, _predictor(settings, workload, emit), batch_size, emit=emit)
 
 
@@ -158,6 +167,10 @@ def cards(
     Args:
         question: GPU models, batch size, numbers of GPUs and prices.
     """
+    from autofit.predict.predictor import local_predictor
+    from autofit.questions.card_counts import on_how_many
+    from autofit.questions.cards import which_cards
+
     if question.parallels:
         return on_how_many(
             lambda setup: local_predictor(workload, setup=setup, emit=emit), settings, question, emit=emit
@@ -171,6 +184,8 @@ def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit:
     Args:
         peak: measured peak, and how it was read.
     """
+    from autofit.questions.observe import run_observe
+
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
 
 
@@ -178,6 +193,8 @@ def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
     """Compares the tensors, peaks and outputs of several models' forward passes."""
+    from autofit.questions.compare import compare_workloads
+
     return compare_workloads(
         workloads,
         batch_size=batch_size,
@@ -190,6 +207,9 @@ def compare(
 
 def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
     """Predicts the size of a language model server's KV cache."""
+    from autofit.events import Progress
+    from autofit.questions.kv import kv_cache
+
     emit(Progress(stage="building the model without memory"))
     return kv_cache(workload, question)
 
@@ -203,6 +223,8 @@ def conv_layers(
         card: GPU to predict for; None for the CPU.
         setup: how the model is run, such as in training.
     """
+    from autofit.questions.conv_layers import find_conv_layers
+
     return find_conv_layers(workload, batch_size=batch_size, card=card, setup=setup, emit=emit)
 
 
@@ -211,6 +233,13 @@ def examine() -> tuple[Check, ...]:
     from autofit.questions import doctor
 
     return doctor.examine()
+
+
+def local_gpus() -> tuple[LocalGpu, ...]:
+    """Cards of this machine; see `autofit.hardware.gpus.local_gpus`."""
+    from autofit.hardware import gpus
+
+    return gpus.local_gpus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,5 +262,5 @@ class Backend:
     report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Page] = (
         report_on_estimate
     )
-    local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
+    local_gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

@@ -16,11 +16,8 @@ from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.dispatch.ray import RayDispatcher
 from autofit.dispatch.ray_connection import RayStartError
-from autofit.dispatch.requests import Wishes
+from autofit.dispatch.requests import INLINE, Wishes
 from autofit.events import EventSink
-
-RAY, INLINE = "ray", "inline"
-DISPATCHES = (RAY, INLINE)
 
 
 def connect(
@@ -31,7 +28,7 @@ def connect(
     If Ray cannot start on this machine, and no other cluster is named, trials run without it, one at a time.
 
     Args:
-        dispatch: kind of dispatcher, one of `DISPATCHES`: on this machine or on a Ray cluster.
+        dispatch: kind of dispatcher, one of `requests.DISPATCHES`: on this machine or on a Ray cluster.
         address, wishes, node_wait_seconds, emit: for a Ray cluster, see `RayDispatcher`.
 
     Raises:

@@ -16,6 +16,9 @@ from autofit_workers.spec.protocol import Probe, TrialSpec
 Node = Mapping[str, float]
 Request = dict[str, float]
 
+RAY, INLINE = "ray", "inline"
+DISPATCHES = (RAY, INLINE)  # words of `--dispatch`: a cluster, or this machine alone
+
 RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that tasks request by options of their own
 OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")  # resources other than custom ones
 SMALLEST_AMOUNT = 0.0001  # Ray's smallest unit of a resource

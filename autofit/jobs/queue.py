@@ -44,7 +44,7 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
-from autofit.tuning.result import TUNE_SCHEMA
+from autofit.tuning.schema import TUNE_SCHEMA
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.pythons import Self
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
 from autofit.study.damage import UNREADABLE, DamagedError
-from autofit.tuning.result import TUNE_SCHEMA
+from autofit.tuning.schema import TUNE_SCHEMA
 from autofit_workers.spec.documents import inflate, parse_json
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.pythons import StrEnum

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.dispatch.connect import RAY
+from autofit.dispatch.requests import RAY
 from autofit.errors import UsageError
 from autofit.settings.goals import Batching, Maximized
 from autofit.settings.options import DeclaredSettings

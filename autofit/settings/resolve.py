@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autofit.dispatch.connect import INLINE
+from autofit.dispatch.requests import INLINE
 from autofit.errors import UsageError, did_you_mean
 from autofit.hardware.gpus import Gpu
 from autofit.paths import KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE

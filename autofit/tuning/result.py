@@ -20,6 +20,7 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import in_words, setting_names, varied_knobs
 from autofit.tuning.compared import BatchKinds, CardAnswer, ParallelAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended
+from autofit.tuning.schema import TUNE_SCHEMA
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.parallel_kinds import DDP
 from autofit_workers.spec.plain import from_plain
@@ -27,7 +28,6 @@ from autofit_workers.spec.protocol import Device, TrialOutcome
 from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.setup import Parallel
 
-TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 

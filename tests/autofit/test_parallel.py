@@ -10,7 +10,8 @@ import pytest
 
 import autofit
 from autofit.answers.tune.answer import answer_in_words
-from autofit.dispatch import Devices, InlineDispatcher
+from autofit.dispatch.base import Devices
+from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import DispatchError, UsageError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import LocalGpu

@@ -18,7 +18,7 @@ import time
 import ray
 
 import autofit
-from autofit.dispatch import RayDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.trials import door
 

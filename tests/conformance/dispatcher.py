@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit.dispatch import Dispatcher
+from autofit.dispatch.base import Dispatcher
 from autofit.errors import DispatchError
 from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.pythons import arguments_for
@@ -32,7 +32,9 @@ ROOT = Path(__file__).parents[2]
 
 DRIVER = """
 import signal, sys
-from autofit.dispatch import InlineDispatcher, RayApart, RayDispatcher
+from autofit.dispatch.apart import RayApart
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit_workers.spec.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:

@@ -34,7 +34,7 @@ from autofit_workers.trials import door
 from autofit import api
 from autofit.cli import main
 from autofit.cli.backend import Backend
-from autofit.dispatch import InlineDispatcher
+from autofit.dispatch.inline import InlineDispatcher
 
 
 def lying(spec):

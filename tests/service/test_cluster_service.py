@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from autofit import api
-from autofit.dispatch import InlineDispatcher
+from autofit.dispatch.inline import InlineDispatcher
 from autofit.events import ignore
 from autofit.jobs.records import JobRecord, JobState
 from autofit.settings.resolve import resolve_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from autofit.dispatch.connect import DISPATCHES, RAY
+from autofit.dispatch.requests import DISPATCHES, RAY
 from autofit.settings import values
 from autofit.settings.options.option import Option, Topic
 from autofit_workers.spec.knobs.knob import switch, whole_number

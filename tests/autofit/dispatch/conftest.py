@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.dispatch import Dispatcher
+from autofit.dispatch.base import Dispatcher
 from autofit_workers.spec.protocol import TrialOutcome
 from autofit_workers.spec.setup import Parallel, Setup
 from tests.conformance.dispatcher import TrialFolder

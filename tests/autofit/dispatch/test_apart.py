@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit.dispatch import RayApart
+from autofit.dispatch.apart import RayApart
 from autofit.errors import DispatchError
 from autofit_workers.spec.protocol import Probe
 from autofit_workers.spec.pythons import arguments_for
@@ -62,7 +62,7 @@ class TestConformance(DispatcherConformance):
 
 def test_a_search_through_it_never_imports_ray(dispatcher: RayApart):
     assert dispatcher.capacity(Probe.CPU) >= 1
-    code = "import sys; from autofit.dispatch import RayApart\n"
+    code = "import sys; from autofit.dispatch.apart import RayApart\n"
     code += "with RayApart() as ray_apart: sys.exit('ray' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, *arguments_for(code)]) == 0
 

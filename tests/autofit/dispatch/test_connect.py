@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autofit.dispatch import Dispatcher, InlineDispatcher, Wishes
+from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.dispatch.requests import Wishes
 from autofit.errors import DispatchError
 from autofit.events import ignore
 from autofit_workers.spec.pythons import arguments_for
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.process
 CONNECTS = """
 import sys
 from autofit.dispatch.connect import connect
-from autofit.dispatch import Wishes
+from autofit.dispatch.requests import Wishes
 
 dispatcher = connect(sys.argv[1], None, wishes=Wishes(), node_wait_seconds=0.0, emit=print)
 print(type(dispatcher).__name__, *dispatcher.notes)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autofit.dispatch import Devices, InlineDispatcher
+from autofit.dispatch.base import Devices
+from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu
 from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import ray
 
-from autofit.dispatch import RayDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit.errors import DispatchError, UsageError
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 from tests.conformance.dispatcher import ROOT, DispatcherConformance, TrialFolder, marked_processes, survivors
@@ -144,7 +144,7 @@ def test_only_those_who_have_the_cluster_s_token_can_connect(dispatcher: RayDisp
     kept = Path("~/.ray/auth_token").expanduser()  # a token that this user has already is taken instead
     tokens += [kept.read_text(encoding="ascii").strip()] if kept.exists() else []
     connect = (
-        "import sys; from autofit.dispatch import RayDispatcher\n"
+        "import sys; from autofit.dispatch.ray import RayDispatcher\n"
         "from autofit_workers.spec.protocol import Probe\n"
         "with RayDispatcher(sys.argv[1]) as dispatcher: print(dispatcher.capacity(Probe.CPU))"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from autofit.dispatch import RayDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit.errors import DispatchError, ExitCode, UsageError
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 import autofit
-from autofit.dispatch import Devices, RayDispatcher, Runner, Wishes
+from autofit.dispatch.base import Devices, Runner
+from autofit.dispatch.ray import RayDispatcher
+from autofit.dispatch.requests import Wishes
 from autofit.errors import DispatchError, ExitCode
 from autofit.events import Event, Progress
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict

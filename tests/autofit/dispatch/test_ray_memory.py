@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit.dispatch import RayDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import TrialFolder, marked_processes, survivors
 

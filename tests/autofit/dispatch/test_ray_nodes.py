@@ -17,8 +17,9 @@ from ray._raylet import AuthenticationTokenLoader
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
-from autofit.dispatch import RayDispatcher, Wishes
+from autofit.dispatch.ray import RayDispatcher
 from autofit.dispatch.ray_connection import own_token, process_state_kept, use_token_at_hand
+from autofit.dispatch.requests import Wishes
 from autofit.errors import DispatchError
 from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.setup import Parallel, Setup
@@ -32,7 +33,7 @@ FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 MIB = 2**20
 COORDINATOR = """
 import sys
-from autofit.dispatch import RayDispatcher
+from autofit.dispatch.ray import RayDispatcher
 from autofit_workers.spec.protocol import TrialSpec
 RayDispatcher(sys.argv[1]).submit(TrialSpec.from_json(sys.argv[2])).result()
 """

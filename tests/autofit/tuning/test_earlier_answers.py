@@ -26,7 +26,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.found import Best, FrontierEntry
-from autofit.tuning.result import TUNE_SCHEMA, TuneResult
+from autofit.tuning.result import TuneResult
+from autofit.tuning.schema import TUNE_SCHEMA
 from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain

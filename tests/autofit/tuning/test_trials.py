@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autofit.dispatch import InlineDispatcher
+from autofit.dispatch.inline import InlineDispatcher
 from autofit.events import Event, Noted
 from autofit.predict.host_curve import HostCurve, HostProcess
 from autofit.predict.predictor import Predictor
