@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
@@ -24,17 +23,23 @@ from autofit.cli.options.shared import (
     complete_gpus,
     setting,
 )
-from autofit.errors import ExitCode, UsageError
-from autofit.hardware.gpus import Gpu, catalogue, find_gpu
-from autofit.questions.cards import CardsAnswer, CardsQuestion
+from autofit.errors import UsageError
+from autofit.hardware.gpus import catalogue, find_gpu
+from autofit.questions.cards import CardsQuestion
 from autofit.settings.options import Topic
 from autofit.settings.parallels import parallels_by_number
 from autofit.settings.resolve import chosen_cards, resolve_one_configuration
-from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CARDS, gpu_numbers
 from autofit.settings.workloads import refer
 from autofit_workers.spec.parallel_kinds import FSDP
-from autofit_workers.spec.setup import Parallel
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.errors import ExitCode
+    from autofit.hardware.gpus import Gpu
+    from autofit.questions.cards import CardsAnswer
+    from autofit.settings.tune_settings import TuneSettings
+    from autofit_workers.spec.setup import Parallel
 
 
 @click.command(cls=LongCommand)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand
@@ -23,10 +22,13 @@ from autofit.cli.options.shared import (
     SAMPLES,
     SCRIPT,
 )
-from autofit.errors import ExitCode
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.errors import ExitCode
 
 
 @click.command(cls=LongCommand)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import (
     BATCH_SIZE,
@@ -19,6 +20,9 @@ from autofit.cli.options.shared import (
 from autofit.errors import UsageError
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
 
 
 @click.command()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.commands.models_gpus import print_list
 from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
-from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.devices import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.questions.conv_layers import ConvLayers
 
 CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 _BATCH_SIZE = 8

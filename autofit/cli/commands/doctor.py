@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import ExitCode
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
 
 DOCTOR_SCHEMA = "autofit.doctor/1"
 _MARKS = {"ok": "✓", "warning": "!", "failed": "✗"}

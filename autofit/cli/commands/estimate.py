@@ -6,11 +6,10 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand, option
@@ -26,15 +25,19 @@ from autofit.cli.options.shared import (
     SAMPLES,
     SCRIPT,
 )
-from autofit.errors import ExitCode, UsageError
-from autofit.predict.estimate import Estimate
+from autofit.errors import UsageError
 from autofit.questions.cards import CardsQuestion
-from autofit.questions.summary import SummarizedEstimate
-from autofit.questions.what_if import WhatIf
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
-from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.errors import ExitCode
+    from autofit.predict.estimate import Estimate
+    from autofit.questions.summary import SummarizedEstimate
+    from autofit.questions.what_if import WhatIf
+    from autofit.settings.tune_settings import TuneSettings
 
 _SIMULATE, _SUMMARY = "simulate", "summary"
 

@@ -15,10 +15,11 @@ from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, chosen, complete_job, only, open_queue, require_address
 from autofit.cli.options.shared import JSON, QUIET
 from autofit.errors import AutofitError, DispatchError, ExitCode, InfrastructureError
-from autofit.jobs.records import JobRecord, JobState
+from autofit.jobs.records import JobState
 
 if TYPE_CHECKING:
     from autofit.jobs.ray_jobs import RayJobs
+    from autofit.jobs.records import JobRecord
     from autofit.study.damage import Unreadable
 
 _LOOK_SECONDS = 0.5

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON, QUIET, gpu_completions, model_argument
-from autofit.errors import ExitCode, UsageError
+from autofit.errors import UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.questions.kv import DTYPES, KV_DTYPES, KvQuestion
 from autofit.serving.engines import ENGINES
 from autofit.settings.workloads import refer
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.errors import ExitCode
 
 _COUNT = click.IntRange(min=1)
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
-from autofit.hardware.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
+from autofit.hardware.gpus import catalogue, find_gpu, gpus_sold_as
 from autofit.units import format_bytes, parse_bytes
 from autofit_workers.spec.workloads.builtins import BUILTINS
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.hardware.gpus import Gpu, LocalGpu
 
 MODELS_SCHEMA = "autofit.models/1"
 GPUS_SCHEMA = "autofit.gpus/1"

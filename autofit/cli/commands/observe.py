@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
@@ -24,14 +23,19 @@ from autofit.cli.options.shared import (
 )
 from autofit.errors import UsageError
 from autofit.predict.intervals import observations
-from autofit.predict.intervals.observations import Observation, PeakKind
-from autofit.questions.observe import MeasuredPeak, ObservedPeak, RealPeak, measured_in, read_peak
+from autofit.predict.intervals.observations import PeakKind
+from autofit.questions.observe import RealPeak, measured_in, read_peak
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
-from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from autofit_workers.spec.knobs import Knobs
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.predict.intervals.observations import Observation
+    from autofit.questions.observe import MeasuredPeak, ObservedPeak
+    from autofit.settings.tune_settings import TuneSettings
 
 OBSERVATIONS_SCHEMA = "autofit.observations/1"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autofit import paths
-from autofit.cli.backend import Backend
 from autofit.cli.commands.profile_views import EXPORTS, VIEWS
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand, option
@@ -26,12 +25,17 @@ from autofit.cli.options.shared import (
     one_of,
 )
 from autofit.errors import UsageError
-from autofit.explain.profile import Profile, read_profile
-from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, Filters, parse_filters
+from autofit.explain.profile import read_profile
+from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, parse_filters
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.explain.profile import Profile
+    from autofit.explain.views.filters import Filters
 
 _NUM_ROWS = 40  # default number of rows in a text
 _FILE = click.Path(path_type=Path)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autofit.explain.exports.chrome_trace import chrome_trace, encode_chrome_trace
 from autofit.explain.exports.snapshot import encode_snapshot, snapshot, step_peak
-from autofit.explain.profile import Profile
 from autofit.explain.views.code import code_view
-from autofit.explain.views.filters import Filters
 from autofit.explain.views.ops import operator_view
 from autofit.explain.views.plan import plan_view
 from autofit.explain.views.scopes import scope_view
@@ -19,6 +17,10 @@ from autofit.explain.views.selection import devices_of, phases_of
 from autofit.explain.views.tensors import tensor_view
 from autofit.explain.views.timeline import timeline_view
 from autofit.paths import require_writable
+
+if TYPE_CHECKING:
+    from autofit.explain.profile import Profile
+    from autofit.explain.views.filters import Filters
 
 
 class Document(Protocol):

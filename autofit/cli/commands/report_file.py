@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from autofit.errors import AutofitError, ExitCode
+from autofit.errors import AutofitError
 from autofit.paths import require_writable, write_atomically
-from autofit.report.html.page import Page
 from autofit.report.html.plotly_js import require_plotly_js
+
+if TYPE_CHECKING:
+    from autofit.errors import ExitCode
+    from autofit.report.html.page import Page
 
 
 def require_report(path: Path) -> None:

@@ -19,13 +19,15 @@ from autofit.cli.options.search import CONFIG, SEARCH
 from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting, without_secret
 from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
-from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
-from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec, resolved_folder
+from autofit.jobs.records import DEFAULT_MAX_DRIVERS, WorkingDir
+from autofit.jobs.submission import fleet_id, job_id, job_options, locate, make_spec, resolved_folder
 from autofit.settings.options import Topic
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
     from autofit.jobs.queue import JobQueue
+    from autofit.jobs.records import JobRecord, JobSpec
+    from autofit.jobs.submission import Code
 
 SUBMIT_SCHEMA = "autofit.submit/1"
 

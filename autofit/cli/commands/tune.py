@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from autofit.cli.backend import Backend
 from autofit.cli.interruption import current, print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.search import CONFIG, PLACES, SEARCH
 from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import AutofitError, ExitCode, UsageError
-from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
+from autofit.events import TrialFinished, TuneStarted, fan_out
 from autofit.paths import write_atomically
 from autofit.settings.options import Topic
 from autofit.settings.resolve import chosen_cards, resolve_settings
-from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from autofit.tuning.result import TuneResult
 from autofit_workers.spec.setup import Parallel
 
 if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
+    from autofit.events import Event, EventSink
     from autofit.jobs.driver import JobDriver
+    from autofit.settings.tune_settings import TuneSettings
+    from autofit.tuning.result import TuneResult
 
 
 _Answer = TypeVar("_Answer")
