@@ -12,6 +12,7 @@ import click
 import pytest
 
 from autofit.cli import app
+from autofit.cli.commands import LISTED
 
 
 def python(code: str, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -43,6 +44,41 @@ require_light("the coordinator")
 def test_what_needs_neither_torch_nor_ray_nor_optuna_does_not_import_them():
     finished = python(LIGHT)
     assert finished.returncode == 0, finished.stderr
+
+
+# Modules that a command may import, and those of autofit's own that `--help` needs.
+MODULES = """
+import sys
+before = set(sys.modules)
+from autofit.cli import main
+code = main(sys.argv[1:])
+print(*sorted(sys.modules.keys() - before), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_help_imports_no_command_and_few_modules():
+    finished = python(MODULES, "--help")
+    names = finished.stderr.split()
+    assert [name for name in names if name.startswith("autofit.cli.commands.")] == []
+    assert [name for name in names if name.startswith(("autofit.settings", "autofit.predict"))] == []
+    assert len(names) < 220
+
+
+@pytest.mark.parametrize("command", ["gpus", "models"])
+def test_a_list_needs_nothing_that_predicts_or_dispatches(command):
+    finished = python(MODULES, command)
+    assert finished.returncode == 0, finished.stderr
+    names = finished.stderr.split()
+    heavy = ("autofit.predict", "autofit.tuning", "autofit.dispatch.ray", "autofit_workers.trials", "numpy")
+    assert [name for name in names if name.startswith(heavy)] == []
+
+
+def test_the_listed_summaries_are_those_of_the_commands():
+    for name, listed in LISTED.items():
+        command = app.autofit.commands[name]
+        assert command.get_short_help_str(limit=200) == listed.summary
+        assert command.name == name
 
 
 def test_the_version_is_that_of_the_installed_package(autofit):

@@ -17,6 +17,8 @@ PAGES = ROOT / "docs" / "pages"
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 # What a script is given is its own: `--script-arg --epochs=1`, `--batch-arg --batch-size`.
 _OF_SCRIPTS = re.compile(r"(--script-arg|--batch-arg) --[a-z][\w=-]*")
+# Options of pip and uv, by which pages say how autofit is installed.
+_OF_INSTALLERS = {"--index-url", "--from", "--torch-backend"}
 _OF_ALL = {"-h", "--help", "--help-all", "--version"}
 
 
@@ -68,7 +70,8 @@ def test_the_options_page_has_every_option_of_a_command_and_no_other(command: st
 def test_the_pages_name_no_option_that_does_not_exist() -> None:
     text = _OF_SCRIPTS.sub(r"\1", "\n".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")))
     named = {name for name in _OPTION.findall(text) if name.startswith("--")}
-    assert named <= _OF_ALL.union(*map(options_of, autofit.commands.values()))
+    own = _OF_ALL.union(*map(options_of, autofit.commands.values()))
+    assert named <= own | _OF_INSTALLERS
 
 
 def test_the_json_page_describes_every_schema_that_is_printed_or_written() -> None:
