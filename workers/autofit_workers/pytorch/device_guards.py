@@ -16,7 +16,8 @@ from autofit_workers.process.operating_system import library
 
 __all__ = ["CUDA", "LIBRARY", "META", "NUM_GUARDS", "REGISTRY", "SYMBOLS", "XLA", "use_guard_of_meta"]
 
-LIBRARY = "c10"
+LIBRARY = "c10"  # library that has the registry; its prefix and ending depend on the platform
+# Exported name of the registry, an array of pointers to guards by device type.
 REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 # All names that autofit looks up in PyTorch's libraries, by library.
 SYMBOLS = {LIBRARY: (REGISTRY,)}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from autofit_workers.tracing.fake.libraries import of_transformers
+from autofit_workers.workload.libraries import transformers_releases
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def _program():
 
 def test_a_program_whose_layers_were_to_be_dealt_out_is_told_that_it_had_one_card():
     module = SimpleNamespace(_get_device_map=lambda _model, device_map, **_options: {"": device_map})
-    of_transformers._note_device_maps(module)
+    transformers_releases._note_where_made(module, of_transformers._dealt_out.append)
     assert module._get_device_map(None, {"": 0}, max_memory=None) == {"": {"": 0}}
     assert of_transformers.notes() == ()
     assert module._get_device_map(None, "auto", max_memory=None) == {"": "auto"}
