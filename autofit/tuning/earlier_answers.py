@@ -19,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.tuning.result import TuneResult
+from autofit_workers.process.boundary.variables import public
 from autofit_workers.process.operating_system import num_processors
 from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, WorkloadRef
@@ -59,18 +61,14 @@ _QUESTION = "question"
 # Settings for where and how long to search, which do not decide an answer: an incomplete answer is not
 # stored.
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
-# Environment variables that allocators, CUDA's libraries and the CPU's read.
-_VARIABLES = (
-    "PYTORCH_",
-    "TORCH_",
-    "CUDA_",
-    "CUDNN_",
-    "CUBLAS",
-    "NVIDIA_TF32",
-    "MALLOC_",
-    "OMP_",
-    "MKL_",
-    "DNNL_",
+# Environment variables of shells, terminals, sessions and schedulers, which differ between two equal
+# questions. All others may decide an answer: libraries and users' code read what they like.
+_NOT_READ = re.compile(
+    r"_|.*PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
+    r"|EDITOR|VISUAL|SHELL|USER|USERNAME|LOGNAME|MAIL|HOME|HOSTNAME|TMPDIR|DISPLAY|WINDOWID|TMUX\w*|STY|CI"
+    r"|INVOCATION_ID|JOURNAL_STREAM"
+    r"|(AUTOFIT|RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|SSH|XDG|DBUS|WAYLAND|GNOME|KDE|VSCODE|PYTEST)_\w+"
+    r"|\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)"  # of services, in a Kubernetes pod
 )
 
 _log = logging.getLogger(__name__)
@@ -136,9 +134,7 @@ def question(
         ],
         "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
         "devices": devices,
-        "environment": {
-            name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
-        },
+        "environment_sha256": _environment(),
         "observations_sha256": Observations.load(workload).digest,
         # Measured answers produce these records, and so do not depend on them.
         "step_times_sha256": "" if is_measured else MeasuredSteps.load(workload).digest,
@@ -311,6 +307,15 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
 
 
 # ── parts of a question ─────────────────────────────────────────────────────────────────────
+
+
+def _environment() -> str:
+    """Digest of the environment variables that may decide an answer; those with secrets do not count.
+
+    A predicted workload does not get a variable that holds a secret.
+    """
+    read = {name: value for name, value in os.environ.items() if not _NOT_READ.fullmatch(name)}
+    return fingerprint(public(read))
 
 
 def _is_measured(

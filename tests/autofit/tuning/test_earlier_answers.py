@@ -184,12 +184,26 @@ def test_another_workload_setting_card_or_version_is_another_question(
         asking.question(address="head:6379", devices=Devices(num_gpus=2, names=("T4", "A100"))),
         asking.question(address="head:6379", devices=Devices(num_gpus=0)),
     ]
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        monkeypatch.setenv(name, "expandable_segments:True")
+    # The allocator's, a library's, and one that the workload's own code may read.
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TIMM_FUSED_ATTN", "NUM_LAYERS"):
+        monkeypatch.setenv(name, "0")
         questions.append(asking.question())
     asking.workload.write_text("import layers  # changed\n")
     questions.append(asking.question())
     assert len({asked.study for asked in questions}) == len(questions)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SHLVL", "OLDPWD", "TERM", "SSH_TTY", "RAY_JOB_ID", "SLURM_JOB_ID", "WEB_SERVICE_PORT", "HF_TOKEN"],
+)
+def test_variables_of_sessions_schedulers_and_secrets_leave_a_question_as_it_is(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = asking.question()
+    monkeypatch.setenv(name, "hf_abcdefghijklmnopqrst")
+    assert asking.question().study == before.study
+    assert "hf_abcdef" not in json.dumps(before.parts)
 
 
 @pytest.mark.parametrize(
