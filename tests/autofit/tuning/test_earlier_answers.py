@@ -195,7 +195,7 @@ def test_another_workload_setting_card_or_version_is_another_question(
 
 @pytest.mark.parametrize(
     "name",
-    ["SHLVL", "OLDPWD", "TERM", "SSH_TTY", "RAY_JOB_ID", "SLURM_JOB_ID", "WEB_SERVICE_PORT", "HF_TOKEN"],
+    ["SHLVL", "OLDPWD", "TERM", "SSH_TTY", "RAY_JOB_ID", "SLURM_JOB_ID", "A_SERVICE_PORT", "HF_TOKEN"],
 )
 def test_variables_of_sessions_schedulers_and_secrets_leave_a_question_as_it_is(
     asking: Asking, monkeypatch: pytest.MonkeyPatch, name: str
