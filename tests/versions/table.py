@@ -50,6 +50,10 @@ BAD = (Outcome.DIFFERS, Outcome.REFUSED)
 # Why cases whose names begin so differ with a release, or are refused.
 REASONS: dict[tuple[str, Collection[str]], str] = {
     ("tp", ("2.6",)): "transformers 5 shards by what torch.distributed.tensor has since 2.7",
+    (
+        "tp",
+        ("2.8 with Python 3.10",),
+    ): "pip finds transformers 5.20 for this Python, which has no plan for it",
     ("timm:", ("2.15",)): "no torchvision for this release yet, which timm imports",
 }
 
@@ -97,10 +101,10 @@ def compared(here: Traced, followed: Traced | None, there: Traced) -> Outcome:
     return Outcome.AS_MUCH if is_as_much else Outcome.DIFFERS
 
 
-def reason_of(name: str, release: str) -> str | None:
-    """Known reason why a case differs with a release; None if there is none."""
+def reason_of(name: str, label: str) -> str | None:
+    """Known reason why a case differs with a release, or with a release and Python; None if there is none."""
     return next(
-        (why for (start, releases), why in REASONS.items() if name.startswith(start) and release in releases),
+        (why for (start, labels), why in REASONS.items() if name.startswith(start) and label in labels),
         None,
     )
 
@@ -113,12 +117,12 @@ def details(predicted: Traced, there: Traced) -> str:
 
 
 def compare(
-    release: str, installation: Installation, folder: Path, names: Iterable[str], here: dict[str, Traced]
+    label: str, installation: Installation, folder: Path, names: Iterable[str], here: dict[str, Traced]
 ) -> Iterator[tuple[str, Outcome, str]]:
     """Name, outcome and words on a difference of each case with a release.
 
     Args:
-        release: release of PyTorch.
+        label: release of PyTorch, such as `2.8`; also with its Python, as in `2.8 with Python 3.10`.
         installation: installation that has it.
         folder: folder for files of the cases.
         names: parts of the names of cases; none for all.
@@ -127,13 +131,13 @@ def compare(
     process = installation.run("-m", "tests.versions.traced", str(folder), *names)
     there = {case["name"]: case for case in _read(process)}
     differing = [name for name in there if compared(here[name], None, there[name]) != Outcome.EQUAL]
-    traced = traced_here(folder, differing, release) if differing else ()
+    traced = traced_here(folder, differing, label.partition(" ")[0]) if differing else ()
     followed = {case["name"]: case for case in traced}
     for name, case in there.items():
         outcome, said = compared(here[name], followed.get(name), case), ""
         if outcome in BAD:
             said = details(followed.get(name, here[name]), case)
-            if (why := reason_of(name, release)) is not None:
+            if (why := reason_of(name, label)) is not None:
                 outcome, said = Outcome.EXPLAINED, f"{said}: {why}"
         yield name, outcome, said
 
@@ -183,7 +187,7 @@ def main() -> None:
             if options.record:
                 record(release, folder, installation)
             counts = totals[label] = Counter()
-            for name, outcome, said in compare(release, installation, folder, options.names, here):
+            for name, outcome, said in compare(label, installation, folder, options.names, here):
                 counts[outcome] += 1
                 print(f"{label:5} {name:42} {outcome:9} {said}".rstrip(), flush=True)
     width = max(map(len, totals))

@@ -62,7 +62,7 @@ def require_newer(model: nn.Module, offers: str, wanted: str) -> None:
     if is_model(model) and not hasattr(model, offers):
         raise MissingLibraryError(
             f"{wanted} is by transformers' own code, which {_installed()} does not have: pip install "
-            "--upgrade transformers (5 has it)"
+            "--upgrade transformers (5.23 has it)"
         )
 
 
