@@ -53,7 +53,7 @@ REASONS: dict[tuple[str, Collection[str]], str] = {
     (
         "tp",
         ("2.8 with Python 3.10",),
-    ): "pip finds transformers 5.20 for this Python, which has no plan for it",
+    ): "pip finds transformers 5.20 for it, which has no such plans",
     ("timm:", ("2.15",)): "no torchvision for this release yet, which timm imports",
 }
 
