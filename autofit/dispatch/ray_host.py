@@ -168,7 +168,11 @@ class _Host:
         return {"result": None}
 
     def _connect(self, address: str | None, wishes: dict[str, Any], node_wait_seconds: float) -> None:
-        """Connects the dispatcher to a cluster, or starts one and watches its servers."""
+        """Connects to the Ray cluster at `address`; for None or `local` starts and watches one here.
+
+        Args:
+            wishes: resources and accelerator types that trials need.
+        """
         if address in (None, "local"):
             threading.Thread(target=self._watch_servers, daemon=True).start()
         self._dispatcher = RayDispatcher(

@@ -251,7 +251,7 @@ def _named(counted: collections.Counter[str]) -> str:
 
 
 def _made_in(profile: Profile, name: str) -> set[int]:
-    """Numbers of the allocations made in all phases of one name, such as `backward`."""
+    """Indices of the allocations that were made in any phase of a name, such as `backward`."""
     events = profile.trace.events
     return {
         event

@@ -77,7 +77,8 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
         while (driver := ray_jobs.driver(submission_id)) is not None and not driver.has_ended:
             if time.monotonic() > give_up:
                 raise DispatchError(
-                    f"driver {submission_id} does not stop: see its log on the cluster's head"
+                    f"job {job.job_id} still runs after it was told to stop: see the log of its driver "
+                    f"{submission_id} on the cluster's head, and stop it again"
                 )
             time.sleep(_LOOK_SECONDS)
     queue.give_up(job, STOPPED)  # no effect if the driver has answered before it ended

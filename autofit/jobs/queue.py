@@ -468,7 +468,7 @@ def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadabl
         require_schema(stored, _SCHEMA)
         attempt = from_plain(Attempt, stored)
         if attempt.submission_id != submission_id:  # else a stop would end another job's driver
-            raise DamagedError(f"it is called {attempt.submission_id}")
+            raise DamagedError(f"its submission id is {attempt.submission_id}, not {submission_id}")
     except UNREADABLE as error:
         note(Unreadable.of(Kind.ATTEMPT, f"attempt {number} of job {job.job_id}", error))
         started_seconds = job.claimed_seconds or job.submitted_seconds

@@ -57,7 +57,7 @@ class Breakdown:
         optimizer_state: tensors that the optimizer keeps between steps, such as Adam's moments.
         activations: tensors that the forward pass and the loss allocated.
         inputs: the batch.
-        workspace: memory that convolutions take beside their outputs while they run.
+        workspace: memory that convolutions take besides their outputs while they run.
         other: temporaries, and the unused part of blocks.
     """
 

@@ -138,7 +138,7 @@ class HostCurve:
         return self(batch_size).low_bytes > budget_bytes
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """Likely size in bytes of the largest scratch memory that an operator takes beside its output."""
+        """Likely size in bytes of the largest scratch memory that an operator takes besides its output."""
         return self._steps.at(batch_size).largest_estimate_bytes()
 
     def lower_bound_bytes(self, batch_size: int) -> int:

@@ -34,7 +34,7 @@ CARDS_SCHEMA = "autofit.cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsQuestion:
-    """Inputs of the question on which GPUs one configuration fits.
+    """Inputs of the question: which GPUs does this configuration fit on?
 
     Attributes:
         gpus: cards to predict for.

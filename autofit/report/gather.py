@@ -151,7 +151,7 @@ def report_on_estimate(
 
 
 def report_on_profile(profile: Profile) -> Page:
-    """HTML report on a profile, as data; nothing is traced, so that the profile may come from a file."""
+    """Contents of the HTML report on a profile, which may be read from a file, as nothing is traced."""
     gpu = catalogue().get(profile.card)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     budget = None if gpu is None else budget_of(gpu, mesh=trace.groups, num_ranks=trace.num_ranks)

@@ -49,8 +49,8 @@ def require_consistent(settings: DeclaredSettings) -> None:
         )
     if settings.probe == "predict":
         raise UsageError(
-            "--probe predict predicts GPUs and cannot be combined with --device cpu: drop it, or use "
-            "--probe measure"
+            "--probe predict predicts memory of GPUs and cannot be combined with --device cpu: drop one, or "
+            "use --probe measure"
         )
 
 

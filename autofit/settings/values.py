@@ -107,7 +107,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def nonzero_share(value: Any) -> float:
-    """Share from 0 to 1 of a mask that is assumed to be true, parsed from a text such as `nonzero=0.5`.
+    """Assumed share of a mask's elements that are true, parsed from a text such as `nonzero=0.5`.
 
     Raises:
         ValueError: the value has another form.

@@ -41,7 +41,7 @@ class Need:
     Attributes:
         likely_bytes: likely peak of the memory that counts against the budget: on a GPU reserved memory, on
             the CPU resident or private memory.
-        workspace_bytes: part of this peak that operators take as scratch memory, beside their outputs.
+        workspace_bytes: part of this peak that operators take as scratch memory, besides their outputs.
     """
 
     likely_bytes: int
@@ -91,9 +91,10 @@ class CurveSet:
         return self._curves.get(knobs) or self._host_curves.get(knobs)
 
     def guess(self, knobs: Knobs) -> Curve | None:
-        """Curve that chooses a knob setting's first batch size; a straight line if each size costs a trace.
+        """Predicted memory over the batch size, by which a search chooses the first size that it tries.
 
-        The line is fitted to two traced sizes. The result is None if nothing is predicted.
+        If every size would need a trace of its own, it is a straight line through two traced sizes. None if
+        nothing is predicted.
         """
         guide = self.guide(knobs)
         if guide is None or not guide.needs_traces:

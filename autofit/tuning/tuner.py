@@ -177,7 +177,7 @@ class Tuner:
         )
 
     def _has_room(self) -> bool:
-        """Whether another trial can run at once; True without asking the dispatcher if no trial runs."""
+        """Whether another trial can start now; True without asking the dispatcher if no trial runs."""
         if not self._in_flight:
             return True
         self._num_workers = self._trials.capacity(self._spec)

@@ -167,7 +167,7 @@ def _operators(timing: Timing | None) -> _Layout:
 
 
 def _trees(timing: Timing | None) -> _Layout:
-    """Groups of columns for a table of a tree's nodes, which `--select` shows or hides together."""
+    """Column groups of the views `scopes` and `code`, which show trees; `--select` hides whole groups."""
     names = _Group(
         columns=(left("node"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
     )

@@ -326,9 +326,10 @@ class _Reader:
         return self._moment(start + allocated.index(max(allocated)))
 
     def portions(self, num_moments: int) -> tuple[Moment, ...]:
-        """Moment of highest memory in each of about `num_moments` equal portions of the events or the time.
+        """Moment of highest memory in each of about `num_moments` equal portions of the step.
 
-        A portion of events never spans two phases.
+        Portions are of the step's time if it is known, else of its events; one of events never spans two
+        phases.
         """
         if self._clock is not None:
             return self._portions_of_time(self._clock, num_moments)

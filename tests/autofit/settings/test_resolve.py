@@ -395,7 +395,10 @@ def test_a_model_is_needed() -> None:
         ({"torch": "nightly"}, "--torch: 'nightly' is no release of PyTorch such as 2.8"),
         ({"device": "cpu", "gpu": "t4"}, "--gpu cannot be combined with --device cpu"),
         ({"device": "cpu"}, "--device cpu needs a limit"),
-        ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
+        (
+            {"device": "cpu", "gpu_mem": "4G", "probe": "predict"},
+            "--probe predict predicts memory of GPUs",
+        ),
         (
             {"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"},
             "--allocator and --search allocator",

@@ -59,5 +59,5 @@ def test_a_name_that_there_is_not_is_one_sentence() -> None:
 
 
 def test_a_model_that_writes_no_text_is_refused() -> None:
-    with pytest.raises(Exception, match="is no model that writes text"):
+    with pytest.raises(Exception, match="does not generate text"):
         parts_of(parse_reference("hf:vit"))

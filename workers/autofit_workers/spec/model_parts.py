@@ -29,7 +29,7 @@ class ModelParts:
         model_class: the class of the model with its head, `LlamaForCausalLM`.
         dtype: type of the checkpoint's weights as its configuration states it; None if it states none.
         config: values of the text model's configuration, under names that all architectures share.
-        is_multimodal: whether the model also reads images or sound, beside the text model.
+        is_multimodal: whether the model also reads images or sound, besides text.
     """
 
     model_type: str

@@ -1,4 +1,4 @@
-"""Setup of a workload beside its knobs: mode, kind of batches and ranks."""
+"""Setup of a workload besides its knobs: mode, kind of batches and ranks."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Setup of a workload beside its training options: mode, batches, ranks and permissions.
+    """Setup of a workload besides its training options: mode, batches, ranks and permissions.
 
     Attributes:
         mode: `train`, `infer`, `generate`, or None for the workload's own mode.

@@ -88,7 +88,7 @@ def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
                 model: torch.nn.Module = mapping.from_config(config)
             return model
     raise UnsupportedError(
-        f"{wanted} is no model that writes text, so that a server has no KV cache for it: name one that does"
+        f"{wanted} does not generate text, so a server keeps no KV cache for it: name a model that does"
     )
 
 

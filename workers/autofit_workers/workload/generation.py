@@ -67,7 +67,8 @@ class Generate:
                 raise
             # A model with sliding windows, for example, or with an encoder, whose cache is of another kind.
             raise InapplicableError(
-                f"{self.name} cannot generate with --cache {self.knobs.cache}: {error}"
+                f"{self.name} cannot generate with --cache {self.knobs.cache}: {error}; choose another "
+                "kind, or leave --cache out"
             ) from error
         return made
 

@@ -15,13 +15,13 @@ _KEYWORD = "size"
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
-    """Functions of a workload, by attribute name, that make samples of `size`, such as tokens.
+    """Replacements for a workload's functions, by attribute name, which make every sample of one size.
 
     These are `make_batch`, and `build_model` if it takes a size.
 
     Args:
         workload: the workload.
-        size: size of a sample.
+        size: size of a sample, such as its number of tokens.
         allows_long: whether the size may exceed the largest that the model was made for.
 
     Raises:

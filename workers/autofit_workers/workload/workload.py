@@ -199,7 +199,8 @@ def resolve(ref: WorkloadRef) -> Workload:
             workload = _as_workload(load_attribute(ref), ref)
         case _:
             raise WorkloadError(
-                f"this worker knows no reference of kind {ref.kind!r}: install the same autofit here"
+                f"the autofit of this worker knows no reference of kind {ref.kind!r}: install the release "
+                "that started the search"
             )
     copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays unchanged
     object.__setattr__(copy, "_reference", ref)
@@ -210,7 +211,8 @@ def _builtin_workload(ref: WorkloadRef) -> Workload:
     builtin = BUILTINS.get(ref.target)
     if builtin is None:
         raise UnknownWorkloadError(
-            f"this worker knows no workload {ref.target!r}: install the same autofit here"
+            f"the autofit of this worker knows no workload {ref.target!r}: install the release that started "
+            "the search"
         )
     workload: Workload = getattr(importlib.import_module(builtin.module), builtin.attribute)
     return workload
@@ -220,7 +222,8 @@ def _library_workload(ref: WorkloadRef) -> Workload:
     library = library_of(ref.target)
     if library is None:
         raise UnknownWorkloadError(
-            f"this worker knows no library for {ref.target!r}: install the same autofit here"
+            f"the autofit of this worker knows no library for {ref.target!r}: install the release that "
+            "started the search"
         )
     workload: Workload = importlib.import_module(library.module).load(ref)
     return workload

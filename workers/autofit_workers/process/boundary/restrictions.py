@@ -30,7 +30,10 @@ class Restrictions:
 
 
 def restrict() -> Restrictions:
-    """Restricts this process for good, as far as the kernel allows; to be called while it has one thread."""
+    """Denies this process, for good, writes, signals and calls that affect others, as far as the kernel can.
+
+    Call it while the process has one thread.
+    """
     version, calls = 0, False
     with suppress(OSError):  # the answer's note names what the kernel refuses
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())

@@ -110,7 +110,7 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions of a replay beside the batch size: card, plans, algorithm, allocator settings.
+    """Conditions of a replay other than the batch size: card, plans, algorithm, allocator settings.
 
     A plan is one of the ways in which cuDNN can compute a convolution, each with a workspace of its own.
 

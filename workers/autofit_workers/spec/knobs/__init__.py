@@ -1,4 +1,4 @@
-"""Knobs that may be varied beside the batch size, one file for each.
+"""Knobs, which may be varied besides the batch size, one file for each.
 
     knob.py      properties of a knob: its values, help, words, usual cost
     setting.py   `KNOBS`, all of them; `Knobs`, a value for each

@@ -28,7 +28,7 @@ class Bitsandbytes:
     Attributes:
         layer: class in `bitsandbytes.nn` of the layer.
         weight: class in `bitsandbytes.nn` of the layer's weights.
-        options: arguments of the layer beside its size.
+        options: arguments of the layer other than its size.
         has_compute_type: whether the layer is also told the type to compute in.
         mark: attribute that transformers sets on a model with such layers, and peft looks for.
     """

@@ -59,7 +59,7 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """Knob: training option that may be varied beside the batch size, such as the precision.
+    """Knob: training option that may be varied besides the batch size, such as the precision.
 
     Each knob has a file of its own, with one `Knob` in it. `Knobs` has a field for each knob, which holds a
     value of it. A knob's option is its form on the command line.

@@ -67,7 +67,7 @@ _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Knob setting: a value for each training option that may be varied beside the batch size.
+    """Knob setting: a value for each training option that may be varied besides the batch size.
 
     Attributes:
         conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its

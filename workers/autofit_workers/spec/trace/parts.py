@@ -31,7 +31,7 @@ class Category(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """Memory that an operator takes beside its outputs, sized when the trace is replayed.
+    """Memory that an operator takes besides its outputs, sized when the trace is replayed.
 
     The trace does not fix a size because it can depend on the card, on PyTorch's release and, by
     roundings and thresholds, on the batch size.

@@ -104,7 +104,7 @@ def _lstm(  # noqa: PLR0917 - the operator's own signature
 
 
 def _with_one_state(mode: int) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Function for `gru`, `rnn_tanh` or `rnn_relu`, networks with one state, on a batch of sequences."""
+    """Replacement for `gru`, `rnn_tanh` or `rnn_relu`, by cuDNN's `mode`, for a batch of sequences."""
 
     def network(  # noqa: PLR0917 - the operator's own signature
         input: Tensor,  # noqa: A002

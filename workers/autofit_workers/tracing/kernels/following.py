@@ -100,8 +100,8 @@ def _piece(func: OpOverload, size: Any) -> Scratch:
         return size
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise WorkloadError(
-            f"the scratch function that is registered for {_name(func)} returned {size!r}: return bytes, as "
-            "a whole number or a sequence of them"
+            f"the scratch function that is registered for {_name(func)} returned {size!r}: return "
+            "the number of bytes, as an integer or a sequence of integers"
         )
     return Scratch(formula="elements", dimensions=(size,), element_bytes=1)
 

@@ -61,8 +61,7 @@ def _require_trainable(told: Mapping[str, Any]) -> None:
     for name in (name for name, value in told.items() if value is not False):
         if name in _OF_WEIGHTS:
             raise InapplicableError(
-                f"{name} asks timm for weights, and weights are random here and nothing is downloaded, which "
-                "changes no size: leave it out"
+                f"{name} makes timm load weights; here they are random and take the same memory: leave it out"
             )
         if name in _OF_FEATURES:
             raise InapplicableError(
