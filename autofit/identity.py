@@ -14,9 +14,14 @@ from autofit_workers.installation import DISTRIBUTION
 from autofit_workers.spec.versions import is_supported
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, PyTorch, autofit, Ray and Optuna that are installed, by lower-case name."""
-    return dict(_versions())
+def versions(followed: str | None = None) -> dict[str, str]:
+    """Versions of Python, PyTorch, autofit, Ray and Optuna that are installed, by lower-case name.
+
+    Args:
+        followed: release of PyTorch that is predicted by `--torch`, which stands as `torch_followed`; None
+            for the installed one.
+    """
+    return {**_versions(), **({} if followed is None else {"torch_followed": followed})}
 
 
 @functools.cache

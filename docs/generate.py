@@ -106,8 +106,8 @@ def releases() -> str:
     """Table of the differences between releases of PyTorch, the newest first."""
     lines = ["| since | before | since then | `--torch` follows it | source |", "|---|---|---|---|---|"]
     for each in DIFFERENCES:
-        since, follows = ".".join(map(str, each.since)), "yes" if each.is_followed else "no"
-        lines.append(f"| {since} | {each.before} | {each.after} | {follows} | {each.source} |")
+        since = ".".join(map(str, each.since))
+        lines.append(f"| {since} | {each.before} | {each.after} | {each.followed} | {each.source} |")
     return "\n".join(lines)
 
 

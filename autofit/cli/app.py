@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import MutableMapping, Sequence
+from typing import Any, cast
 
 import click
 
@@ -28,7 +28,7 @@ class _Listing(click.Group):
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
-        self.commands = Commands()
+        self.commands = cast("MutableMapping[str, click.Command]", Commands())  # none is added or removed
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(LISTED)

@@ -172,6 +172,7 @@ def assumed_context(
     card: str | None = None,
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
+    torch_release: str | None = None,
 ) -> tuple[ContextInterval, tuple[str, ...]]:
     """Memory that a process holds outside PyTorch's allocator, with a sentence for each assumption.
 
@@ -181,11 +182,12 @@ def assumed_context(
         mesh: number of ranks in each process group that exchanges data, such as in each dimension of a device
             mesh; if there are any, NCCL's memory is added.
         num_ranks: number of all ranks; None for the product of `mesh`.
+        torch_release: release of PyTorch that will run; None for the installed one.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
     names = _names(architecture)
-    said, wheel = _assumption(names.context, context, name), _assumed_wheel(architecture)
+    said, wheel = _assumption(names.context, context, name), _assumed_wheel(architecture, torch_release)
     if not mesh:
         return context, (said, *wheel)
     nccl = communicators_interval(mesh, architecture, num_ranks)
@@ -202,12 +204,16 @@ def assumed_context(
     )
 
 
-def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
-    """Sentence that a special build of PyTorch is assumed; empty if the usual build runs on the card."""
+def _assumed_wheel(architecture: str | None, torch_release: str | None) -> tuple[str, ...]:
+    """Sentence that a special build of PyTorch is assumed; empty if the usual build runs on the card.
+
+    Args:
+        torch_release: release of PyTorch that will run; None for the installed one.
+    """
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or not card.vendor.facts.has_capability:
         return ()
-    wheel = wheel_for(card.capability, importlib.metadata.version("torch"))
+    wheel = wheel_for(card.capability, torch_release or importlib.metadata.version("torch"))
     return () if wheel is None else (wheel,)
 
 

@@ -379,7 +379,7 @@ class PredictedCurve:
             largest=largest(peak.live),
             architectures=self.card.architectures,
             trace_digest=trace.digest,
-            versions=versions(),
+            versions=versions(_followed(trace)),
             assumptions=tuple(
                 AssumedSize(
                     site=each.site,
@@ -549,7 +549,7 @@ class PredictedCurve:
             peak_allocated_bytes=likely.peak_allocated_bytes,
             peak_reserved_bytes=likely.peak_reserved_bytes,
             workspace_source=self._conditions.workspace_source,
-            versions=versions(),
+            versions=versions(_followed(trace)),
             timing=None if time is None or self.parallel else self._timing(batch_size, time),
             time_note=self._note_of_operators(time),
         )
@@ -730,3 +730,8 @@ def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_siz
     """
     curve = curves.get(knobs)
     return None if curve is None or curve.needs_traces else curve(batch_size).interval.likely_bytes
+
+
+def _followed(trace: Trace) -> str | None:
+    """Release of PyTorch that a trace follows by `--torch`; None for the one that made it."""
+    return trace.versions["torch"] if "traced_with" in trace.versions else None

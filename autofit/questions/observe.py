@@ -189,7 +189,7 @@ def run_observe(
         nonzero_share=settings.setup.nonzero_share,
         convolves=before.convolves,
         card=observations.card_key(card),
-        torch=before.versions["torch"],
+        torch=settings.setup.torch or before.versions["torch"],
         day=dt.datetime.now(dt.timezone.utc).date().isoformat(),
     )
     observations.keep(workload, observation)

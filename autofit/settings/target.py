@@ -239,8 +239,8 @@ def _cuda_probe(
     """Probe `cuda` if trials are to run on cards, else None; raises `DispatchError` if cards are missing."""
     is_wanted = settings.probe == "measure" or settings.device == GPU_KIND
     num_ranks = settings.setup.num_ranks
-    if settings.probe == "predict":
-        return None
+    if settings.probe == "predict" or settings.setup.torch is not None:
+        return None  # measured trials run the installed PyTorch, not the one of --torch
     if num_ranks > 1 and not is_wanted:  # several cards are only used if the user asks for a measurement
         return None
     asks_elsewhere = settings.address is not None

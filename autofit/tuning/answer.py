@@ -89,7 +89,7 @@ def answer(
         study=tried.study,
         architectures=target.card.architectures,
         fingerprint=tried.fingerprint,
-        versions=versions(),
+        versions=versions(settings.setup.torch),
         estimate=_estimate(curves, space, best),
         cards=() if has_other_groups else _cards(settings, space, curves, best, emit),
         lengths=_lengths(settings, predicted, best),

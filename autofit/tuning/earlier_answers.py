@@ -66,8 +66,9 @@ _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not opt
 _NOT_READ = re.compile(
     r"_|.*PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
     r"|EDITOR|VISUAL|SHELL|USER|USERNAME|LOGNAME|MAIL|HOME|HOSTNAME|TMPDIR|DISPLAY|WINDOWID|TMUX\w*|STY|CI"
-    r"|INVOCATION_ID|JOURNAL_STREAM"
-    r"|(AUTOFIT|RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|SSH|XDG|DBUS|WAYLAND|GNOME|KDE|VSCODE|PYTEST)_\w+"
+    r"|INVOCATION_ID|JOURNAL_STREAM|SESSION_MANAGER|WT_SESSION|JOB_ID|PATH|MANPATH|VIRTUAL_ENV\w*"
+    r"|(AUTOFIT|RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|SSH|XDG|DBUS|WAYLAND|GNOME|KDE|VSCODE|PYTEST"
+    r"|ITERM|KITTY|KONSOLE|CONDA|PYENV|SGE|OMPI|PMI|PMIX)_\w+"
     r"|\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)"  # of services, in a Kubernetes pod
 )
 
@@ -134,7 +135,7 @@ def question(
         ],
         "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
         "devices": devices,
-        "environment_sha256": _environment(),
+        "environment_sha256": _environment(settings, is_measured=is_measured),
         "observations_sha256": Observations.load(workload).digest,
         # Measured answers produce these records, and so do not depend on them.
         "step_times_sha256": "" if is_measured else MeasuredSteps.load(workload).digest,
@@ -309,13 +310,16 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
 # ── parts of a question ─────────────────────────────────────────────────────────────────────
 
 
-def _environment() -> str:
-    """Digest of the environment variables that may decide an answer; those with secrets do not count.
+def _environment(settings: TuneSettings, *, is_measured: bool) -> str:
+    """Digest of the environment variables that may decide an answer.
 
-    A predicted workload does not get a variable that holds a secret.
+    A predicted workload does not get variables that hold secrets, unless the user keeps them.
+
+    Args:
+        is_measured: whether trials are measured, which get all variables.
     """
     read = {name: value for name, value in os.environ.items() if not _NOT_READ.fullmatch(name)}
-    return fingerprint(public(read))
+    return fingerprint(read if is_measured else public(read, settings.setup.kept_variables))
 
 
 def _is_measured(

@@ -17,12 +17,12 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from autofit_workers.spec.pythons import StrEnum
 from tests.versions.cases import DIFFERING_NAME
 from tests.versions.installations import OWN_RELEASE, RELEASES, ROOT, WITH_THE_OWN, Installation, installed
 from tests.versions.other_pythons import RELEASE_OF, Python, found
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
     EQUAL = "equal"  # all allocations and frees are equal
     FOLLOWED = "followed"  # they are those that this release predicts by `--torch`
-    AS_MUCH = "as much"  # they differ, and both peaks are those that are predicted, with or without `--torch`
+    AS_MUCH = "as much"  # they differ, and both peaks are those that it predicts by `--torch`
     EXPLAINED = "explained"  # peaks differ, or the case is refused, for a reason in `REASONS`
     DIFFERS = "differs"
     REFUSED = "refused"
@@ -85,20 +85,19 @@ def compared(here: Traced, followed: Traced | None, there: Traced) -> Outcome:
 
     Args:
         here: case as this release traces it.
-        followed: case as this release predicts it for the other one; None if that was not traced.
+        followed: case as this release predicts it for the other one; None if it was not traced.
         there: case as the other release traces it.
     """
     if "error" in there:
         return Outcome.EQUAL if here.get("error") == there["error"] else Outcome.REFUSED
     if "error" in here:
         return Outcome.DIFFERS
+    if followed is not None and followed.get("digest") != there["digest"]:
+        is_as_much = all(followed.get(name) == there[name] for name in _PEAKS)
+        return Outcome.AS_MUCH if is_as_much else Outcome.DIFFERS
     if here["digest"] == there["digest"]:
         return Outcome.EQUAL
-    if followed is not None and followed.get("digest") == there["digest"]:
-        return Outcome.FOLLOWED
-    predicted = [here] if followed is None else [here, followed]
-    is_as_much = any(all(each.get(name) == there[name] for name in _PEAKS) for each in predicted)
-    return Outcome.AS_MUCH if is_as_much else Outcome.DIFFERS
+    return Outcome.FOLLOWED if followed is not None else Outcome.DIFFERS
 
 
 def reason_of(name: str, label: str) -> str | None:
@@ -130,9 +129,8 @@ def compare(
     """
     process = installation.run("-m", "tests.versions.traced", str(folder), *names)
     there = {case["name"]: case for case in _read(process)}
-    differing = [name for name in there if compared(here[name], None, there[name]) != Outcome.EQUAL]
-    traced = traced_here(folder, differing, label.partition(" ")[0]) if differing else ()
-    followed = {case["name"]: case for case in traced}
+    release = label.partition(" ")[0]
+    followed = {case["name"]: case for case in traced_here(folder, names, release)}
     for name, case in there.items():
         outcome, said = compared(here[name], followed.get(name), case), ""
         if outcome in BAD:

@@ -69,6 +69,24 @@ def test_a_shard_is_a_view_of_the_whole_where_the_release_splits_off_views():
         assert (SPLIT_OFF_SHARD.get() is split_off_view) == splits_off_views
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        "m, :", ":, 0", "0, :", ":, i", ":, [1, 2], :", "..., :", ":, None, :", "m", "[[0, 1], [1, 0]], :",
+        "1:, :, 2", ":, :, b", "True, :", "0:, -1",
+    ],
+)  # fmt: skip
+def test_indexing_gives_the_same_values_with_a_release_that_slices_whole_dimensions(index):
+    x = torch.arange(4 * 5 * 8.0).reshape(4, 5, 8)
+    names = {"x": x, "m": x[..., 0] > 70, "i": torch.tensor([0, 3]), "b": torch.arange(8) > 5}
+    expected = eval(f"x[{index}]", names)
+    followed_release.begin_program("2.8")
+    try:
+        assert torch.equal(eval(f"x[{index}]", names), expected)
+    finally:
+        followed_release.begin_program(None)
+
+
 def test_an_operator_that_the_release_lacks_is_told(tmp_path):
     (tmp_path / "called.py").write_text(CALLED, encoding="utf-8")
     case = Case(name="called", workload=f"{tmp_path / 'called.py'}:workload")

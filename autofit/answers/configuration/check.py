@@ -101,6 +101,8 @@ def _kind(result: CheckResult) -> str:
     """Clause on the convolution algorithm, worst-case batches and ranks of a check; empty if none applies."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
+    followed = result.versions.get("torch_followed")
+    parts += [] if followed is None else [f"PyTorch {followed}"]
     return with_setting(" and ".join(parts)) + _ranks(result)
 
 

@@ -170,7 +170,8 @@ def _assumed(estimate: Estimate, gpu: Gpu | None) -> tuple[str, ...]:
     """
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
     ranks = estimate.num_ranks if estimate.communicators else None
-    _, context = assumed_context(architecture, key, estimate.communicators, ranks)
+    followed = estimate.versions.get("torch_followed")
+    _, context = assumed_context(architecture, key, estimate.communicators, ranks, followed)
     torch_version = importlib.metadata.version("torch")
     parallel = Parallel.named(estimate.parallel)
     return (

@@ -10,7 +10,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.devices import GPU_KIND
-from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.knobs import KNOBS, Knobs, allocator
 from autofit_workers.spec.knobs.base import QUANTIZATIONS
 from autofit_workers.spec.knobs.deepspeed_config import deepspeed_config
 from autofit_workers.spec.knobs.optimizer import NAMED, NamedOptimizer
@@ -52,7 +52,13 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
 
 
 def script_lines(
-    knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, parallel: Parallel = ALONE.parallel
+    knobs: Knobs,
+    *,
+    batch_size: int,
+    device_kind: str,
+    training: bool,
+    parallel: Parallel = ALONE.parallel,
+    torch_release: str | None = None,
 ) -> Iterator[str]:
     """Yields lines of Python that a user copies into a training script to run it with a configuration.
 
@@ -64,8 +70,9 @@ def script_lines(
         device_kind: `cuda` or `cpu`. Lines on TF32 and cuDNN are only for `cuda`.
         training: whether the script trains; else there are only lines of a forward pass.
         parallel: how several processes train together; by default there is one.
+        torch_release: release of PyTorch that will run; None for the installed one.
     """
-    yield from _lines_of("allocator", knobs)  # before PyTorch is imported
+    yield from allocator.script_lines(knobs.allocator, torch_release)  # before PyTorch is imported
     yield from _conv_lines(knobs, device_kind)
     for name in KNOBS:
         if name != "allocator":

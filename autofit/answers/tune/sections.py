@@ -243,6 +243,7 @@ def _apply(result: TuneResult, chosen: Best, settings: TuneSettings) -> Section:
             device_kind=result.device.kind,
             training=training,
             parallel=Parallel.named(result.parallel),
+            torch_release=result.versions.get("torch_followed"),
         )
     )
     title = "In your training script" if training else "In your script"
@@ -252,6 +253,8 @@ def _apply(result: TuneResult, chosen: Best, settings: TuneSettings) -> Section:
 def _record(result: TuneResult) -> Section:
     """Section on a search's duration, study and versions, and on how to repeat or continue it."""
     versions = f"autofit {result.versions.get('autofit', '?')}, torch {result.versions.get('torch', '?')}"
+    if (followed := result.versions.get("torch_followed")) is not None:
+        versions += f", predicting {followed}"
     trials = "1 trial" if len(result.trials) == 1 else f"{len(result.trials)} trials"
     again = "answers from the study" if result.stopped_by is None else "continues the study"
     last = f"The same command {again}; --fresh starts over."

@@ -6,7 +6,7 @@ The modules are imported when a command is used: to list them all, none is.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import click
@@ -50,7 +50,7 @@ LISTED = {
 }
 
 
-class Commands(MutableMapping[str, click.Command]):
+class Commands(Mapping[str, click.Command]):
     """Commands by name, each imported when it is first asked for."""
 
     def __init__(self) -> None:
@@ -61,12 +61,6 @@ class Commands(MutableMapping[str, click.Command]):
             module = importlib.import_module(f"{__name__}.{LISTED[name].module}")
             self._loaded[name] = getattr(module, name.replace("-", "_"))
         return self._loaded[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
         return name in LISTED

@@ -43,6 +43,7 @@ from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.pythons import Self, StrEnum
 from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.versions import SUPPORTED_RELEASES
 
 _STORED = "observation/1"  # the key of a file, with its version
 _REPEATS = 0.02  # share by which identical runs differ
@@ -72,7 +73,7 @@ class Observation:
         batch_size, knobs, mode, batch_kind, degrees, nonzero_share: configuration and setup of the run.
         convolves: whether the step has convolutions; without any, `knobs.conv_algo` is ignored.
         card: key of the card; empty if none was named.
-        torch: release of PyTorch with which the peak was predicted.
+        torch: version of PyTorch with which the peak was predicted, or the release that `--torch` named.
         day: day of the observation, as `2026-11-24`.
     """
 
@@ -104,6 +105,7 @@ class Observation:
             "degrees": [list(degree) for degree in self.degrees],
             "nonzero_share": self.nonzero_share,
             "card": self.card,
+            **({"torch": self.torch} if self.torch in SUPPORTED_RELEASES else {}),  # of --torch
         }
 
     @property
@@ -226,6 +228,7 @@ class Observations:
             "degrees": [list(degree) for degree in setup.parallel.degrees],
             "nonzero_share": setup.nonzero_share,
             "card": card_key(card),
+            **({} if setup.torch is None else {"torch": setup.torch}),
         }
         return tuple(seen for seen in self._found if seen.step == asked)
 

@@ -195,15 +195,28 @@ def test_another_workload_setting_card_or_version_is_another_question(
 
 @pytest.mark.parametrize(
     "name",
-    ["SHLVL", "OLDPWD", "TERM", "SSH_TTY", "RAY_JOB_ID", "SLURM_JOB_ID", "A_SERVICE_PORT", "HF_TOKEN"],
+    ["SHLVL", "OLDPWD", "TERM", "SSH_TTY", "RAY_JOB_ID", "SLURM_JOB_ID", "A_SERVICE_PORT", "PATH"],
 )
-def test_variables_of_sessions_schedulers_and_secrets_leave_a_question_as_it_is(
+def test_variables_of_sessions_and_schedulers_leave_a_question_as_it_is(
     asking: Asking, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     before = asking.question()
-    monkeypatch.setenv(name, "hf_abcdefghijklmnopqrst")
+    monkeypatch.setenv(name, "another")
     assert asking.question().study == before.study
-    assert "hf_abcdef" not in json.dumps(before.parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [({"probe": "predict"}, False), ({"probe": "predict", "keep_env": "MODEL_KEY"}, True), ({}, True)],
+)
+def test_a_secret_counts_where_the_workload_gets_it_and_is_never_kept(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], counts: bool
+) -> None:
+    before = asking.question(**options)
+    monkeypatch.setenv("MODEL_KEY", "abcdefghijklmnopqrst")
+    after = asking.question(**options)
+    assert (after.study != before.study) == counts
+    assert "abcdefgh" not in json.dumps(after.parts)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ def test_the_end_of_a_child_is_seen_before_it_is_reaped(system: str, child: subp
 
 
 def test_ps_does_not_list_itself(system: str):
-    assert descendants.below(os.getpid()) == []
+    before = {*descendants.below(os.getpid())}  # other tests' children may live yet
+    assert {*descendants.below(os.getpid())} <= before
 
 
 def test_memory_of_a_process_is_told_and_of_none_is_0(system: str, child: subprocess.Popen[bytes]):

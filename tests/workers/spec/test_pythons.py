@@ -104,6 +104,7 @@ def imports(code: CodeType) -> dict[str, int]:
 def test_parts_of_code_that_handle_exceptions_are_found() -> None:
     lines = (
         "import before",
+        "rate: float = 1e-3",
         "try:",
         "    import within",
         "except ImportError:",

@@ -50,6 +50,14 @@ def test_the_note_tells_what_the_followed_release_does():
     assert "Not taken" not in newer
 
 
+def test_the_note_claims_for_a_newer_release_what_an_older_one_can_follow():
+    said = note_on_following("2.13", "2.6.0+cu124")
+    taken, _, ignored = said.partition(". Not taken into account: ")
+    assert "RMSNorm" not in taken
+    assert "torch.nn.RMSNorm is one kernel" in ignored
+    assert "indexing with a whole slice adds nothing" in ignored
+
+
 @pytest.mark.parametrize("release", SUPPORTED_RELEASES)
 def test_every_tested_release_can_be_followed(release):
     assert f"PyTorch {release} is predicted" in note_on_following(followed_release(release), "2.13.0")

@@ -314,7 +314,7 @@ def test_pickle_of_something_else_is_refused() -> None:
 def test_worker_of_another_version_says_so() -> None:
     with pytest.raises(UnknownWorkloadError, match="knows no workload 'alexnet': install the release"):
         resolve(WorkloadRef(kind="builtin", target="alexnet"))
-    with pytest.raises(WorkloadError, match="no reference of kind 'timm': install the same autofit"):
+    with pytest.raises(WorkloadError, match="no reference of kind 'timm': install the release"):
         resolve(WorkloadRef(kind="timm", target="resnet50"))
 
 

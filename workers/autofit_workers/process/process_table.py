@@ -47,7 +47,9 @@ def resident_bytes(process: int) -> int:
 def has_exited(child: int) -> bool:
     """Whether a child of this process has exited; does not reap it, so that its group's id stays taken."""
     if not hasattr(os, "waitid"):  # macOS, up to Python 3.12
-        return not any(_of_ps("-p", str(child)))
+        with suppress(OSError):  # `ps` could not be run: nothing is known, so the child is taken to live
+            return not any(_of_ps("-p", str(child)))
+        return False
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # other code in this process reaped it

@@ -93,5 +93,6 @@ def handled_parts(code: CodeType) -> list[range]:
     if sys.version_info >= (3, 11):
         read: Any = dis.Bytecode(code)
         return [range(entry.start, entry.end) for entry in read.exception_entries]
+    # An instruction that only sets annotations up has no end.
     begun = (each for each in dis.get_instructions(code) if each.opname.startswith("SETUP_"))
-    return [range(each.offset, each.argval) for each in begun]
+    return [range(each.offset, each.argval) for each in begun if each.argval is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.versions import (
     CUDNN_OF_WHEELS,
     SUPPORTED_RELEASES,
@@ -27,6 +28,18 @@ WORKSPACE_OF_EACH_PRODUCT: Release = (2, 15)
 ATTENTION_ADDS_A_BATCH: Release = (2, 15)
 
 
+class Followed(StrEnum):
+    """Whether a prediction of another release takes a change into account.
+
+    Predicting an older release, the installed PyTorch is made to do what it did before. It can do what came
+    later only where it has all that this needs.
+    """
+
+    NO = "no"
+    OLDER = "of an older release"
+    BOTH = "yes"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """Change between two releases of PyTorch by which the same step takes another amount of memory.
@@ -36,14 +49,14 @@ class Difference:
         before: clause on what releases before `since` do.
         after: clause on what `since` and later releases do.
         source: place in PyTorch's source, pull request or comparison that shows the change.
-        is_followed: whether `--torch` takes the change into account.
+        followed: whether `--torch` takes the change into account.
     """
 
     since: Release
     before: str
     after: str
     source: str
-    is_followed: bool = False
+    followed: Followed = Followed.NO
 
 
 DIFFERENCES = (
@@ -52,42 +65,42 @@ DIFFERENCES = (
         before="a handle of cuBLAS keeps its workspace",
         after="each matrix product allocates cuBLAS's workspace",
         source="aten/src/ATen/cuda/CublasHandlePool.cpp",
-        is_followed=True,
+        followed=Followed.BOTH,
     ),
     Difference(
         since=ATTENTION_ADDS_A_BATCH,
         before="attention without a batch dimension computes all scores",
         after="attention without a batch dimension is fused",
         source="transformers/attention.cpp, pytorch/pytorch#192271",
-        is_followed=True,
+        followed=Followed.BOTH,
     ),
     Difference(
         since=AUTOCAST_OF_RMS_NORM,
         before="torch.nn.RMSNorm under autocast returns its input's data type",
         after="torch.nn.RMSNorm under autocast runs in float32",
         source="tests/versions: autocast's policy of aten::rms_norm; compared 2.9 to 2.11 with 2.12",
-        is_followed=True,
+        followed=Followed.OLDER,
     ),
     Difference(
         since=SHARDS_ARE_COPIES,
         before="a shard of distribute_tensor may be a view, which keeps the whole tensor",
         after="a shard of distribute_tensor is a copy",
         source="Shard._shard_tensor in torch/distributed/tensor/placement_types.py",
-        is_followed=True,
+        followed=Followed.OLDER,
     ),
     Difference(
         since=FUSED_RMS_NORM,
         before="torch.nn.RMSNorm is a sequence of operators that keep their inputs",
         after="torch.nn.RMSNorm is one kernel",
         source="aten::_fused_rms_norm has a CUDA kernel since 2.9 (native_functions.yaml)",
-        is_followed=True,
+        followed=Followed.OLDER,
     ),
     Difference(
         since=WHOLE_SLICES_ARE_FREE,
         before="indexing with a whole slice, as x[:, 0], adds a gradient of x's size",
         after="indexing with a whole slice adds nothing",
         source="TensorIndexing.h; SliceBackward0 in the graph of x[:, 0] up to 2.8",
-        is_followed=True,
+        followed=Followed.OLDER,
     ),
     Difference(
         since=(2, 7),
@@ -194,15 +207,17 @@ def note_on_following(release: str, installed: str) -> str:
     found = between(release, installed)
     is_older = parse_release(release) < parse_release(installed)
 
+    takes = (Followed.BOTH, Followed.OLDER) if is_older else (Followed.BOTH,)
+
     def clauses(differences: Iterable[Difference]) -> list[str]:
         return [each.before if is_older else each.after for each in differences]
 
     followed = [
         f"convolutions as of cuDNN {CUDNN_OF_WHEELS[release]}",
-        *clauses(each for each in found if each.is_followed),
+        *clauses(each for each in found if each.followed in takes),
     ]
     said = f"PyTorch {release} is predicted, traced with {installed}"
     said += f". Taken into account: {'; '.join(followed)}"
-    if ignored := clauses(each for each in found if not each.is_followed):
+    if ignored := clauses(each for each in found if each.followed not in takes):
         said += f". Not taken into account: {'; '.join(ignored)}"
     return f"{said}. PyTorch's own Python code, such as optimizers and FSDP2, is the installed one's"

@@ -89,9 +89,11 @@ def is_before(release: Release) -> bool:
     return _followed.release < release
 
 
-def name() -> str:
-    """Release that is followed, or the whole version of the installed PyTorch."""
-    return _followed.name or torch.__version__
+def versions() -> dict[str, str]:
+    """Versions for a trace: of the installed PyTorch, or the followed release and what traced it."""
+    if _followed.name is None:
+        return {"torch": torch.__version__}
+    return {"torch": _followed.name, "traced_with": torch.__version__}
 
 
 def observe(operator: OpOverload) -> None:
@@ -175,19 +177,30 @@ def _slice_whole_dimensions(undo: contextlib.ExitStack) -> None:
         return get_item(*_whole_dimensions_sliced(tensor, index))
 
     Tensor.__getitem__ = item  # type: ignore[method-assign, assignment]
-    undo.callback(setattr, Tensor, "__getitem__", get_item)
+    undo.callback(delattr, Tensor, "__getitem__")  # which is inherited
 
 
 def _is_whole(index: object) -> bool:
     """Whether an index is a slice without an end, such as `:`; with its end, as `0:16`, it is free."""
     if not isinstance(index, slice):
         return False
-    return index.start in (None, 0) and index.stop is None and index.step in (None, 1)
+    is_from_begin = index.start is None or (type(index.start) is int and index.start == 0)
+    return is_from_begin and index.stop is None and index.step in (None, 1)
 
 
 def _is_basic(index: object) -> bool:
-    is_number = isinstance(index, int) and not isinstance(index, bool)
-    return is_number or index is None or index is ... or isinstance(index, slice)
+    return _is_number(index) or index is None or index is ... or isinstance(index, slice)
+
+
+def _is_number(index: object) -> bool:
+    return isinstance(index, int) and not isinstance(index, bool)
+
+
+def _has_one_dimension(index: object) -> bool:
+    """Whether an index is a tensor, array or list of one dimension, which stands for one dimension."""
+    if isinstance(index, list):
+        return not any(isinstance(each, list | tuple) for each in index)
+    return getattr(index, "ndim", None) == 1
 
 
 def _one_by_one(tensor: Tensor, indices: tuple[Any, ...], get_item: Callable[..., Tensor]) -> Tensor:
@@ -210,7 +223,7 @@ def _one_by_one(tensor: Tensor, indices: tuple[Any, ...], get_item: Callable[...
 
 
 def _whole_dimensions_sliced(tensor: Tensor, indices: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-    """Slices whole dimensions, up to the first index that adds or skips some.
+    """Slices whole dimensions, up to the first index that adds or skips some, as a mask of an image does.
 
     Args:
         indices: indices of any kind, such as tensors.
@@ -220,7 +233,7 @@ def _whole_dimensions_sliced(tensor: Tensor, indices: tuple[Any, ...]) -> tuple[
     """
     left = [*indices]
     for dimension, each in enumerate(indices):
-        if each is None or each is ... or isinstance(each, bool):
+        if not (isinstance(each, slice) or _is_number(each) or _has_one_dimension(each)):
             break
         if _is_whole(each):
             tensor = aten.slice(tensor, dimension)

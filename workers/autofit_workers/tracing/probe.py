@@ -241,7 +241,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
         marks=tuple(recorder.marks),
-        versions={"torch": followed_release.name()},
+        versions=followed_release.versions(),
         tensors=() if tensors is None else tuple(tensors.listed),
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),

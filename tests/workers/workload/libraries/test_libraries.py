@@ -132,7 +132,7 @@ def test_a_model_of_timm_is_told_its_arguments(arguments, shape, num_classes):
         ("timm:test_resnet?nothing_like_it=1", "it takes .*drop_rate"),
         ("timm:test_vit?embed_dim=7", "does not make test_vit with embed_dim=7: "),
         ("timm:test_vit?img_size=big", "are whole numbers"),
-        ("timm:test_vit?pretrained=true", "nothing is downloaded"),
+        ("timm:test_vit?pretrained=true", "makes timm load weights"),
         ("timm:test_vit?features_only=true", "trained on logits"),
     ],
 )

@@ -49,9 +49,15 @@ def conf_variable(torch_version: str | None = None) -> str:
     return "PYTORCH_ALLOC_CONF" if release >= _NEW_NAME_SINCE else "PYTORCH_CUDA_ALLOC_CONF"
 
 
-def _lines(value: str) -> tuple[str, ...]:
-    conf = allocator_conf(value)
-    return (f'os.environ["{conf_variable()}"] = "{conf}"  # before torch is imported',) if conf else ()
+def script_lines(value: str, torch_version: str | None = None) -> tuple[str, ...]:
+    """Lines of Python that set the allocator in a script; none for `default`.
+
+    Args:
+        value: value of the option `--allocator`.
+        torch_version: version of PyTorch that will run; None for the installed one.
+    """
+    conf, variable = allocator_conf(value), conf_variable(torch_version)
+    return (f'os.environ["{variable}"] = "{conf}"  # before torch is imported',) if conf else ()
 
 
 KNOB = Knob(
@@ -65,5 +71,5 @@ KNOB = Knob(
     levers=("default", "expandable_segments"),
     words={"default": "the allocator's defaults"},
     phrase="allocator {}",
-    script_lines=_lines,
+    script_lines=script_lines,
 )

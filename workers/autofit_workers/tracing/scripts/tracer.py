@@ -200,7 +200,7 @@ class ScriptTracer:
 
     def _versions(self) -> dict[str, str]:
         num_samples = self._batches.num_in_dataset
-        versions = {"torch": followed_release.name(), "own_conv_algo": own_conv_algo()}
+        versions = {**followed_release.versions(), "own_conv_algo": own_conv_algo()}
         return versions if num_samples is None else {**versions, "num_samples": str(num_samples)}
 
     def _notes(self) -> tuple[str, ...]:
