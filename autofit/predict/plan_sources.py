@@ -43,13 +43,16 @@ def plan_source(architecture: str) -> PlanSource:
 
 
 @functools.cache
-def offline_plan_source(architecture: str) -> PlanSource:
+def offline_plan_source(architecture: str, release: str | None = None) -> PlanSource:
     """Object that tells from tables, without libcudnn, which kernels cuDNN chooses for convolutions.
 
     It is used for the less likely architectures of a card that is not named: asking libcudnn about all of
     them would take some seconds for every batch size, and its answers differ little from the tables.
+
+    Args:
+        release: release of PyTorch whose cuDNN is meant; None for the installed one.
     """
-    return offline_source(architecture, importlib.metadata.version("torch"))
+    return offline_source(architecture, release or importlib.metadata.version("torch"))
 
 
 def plan_sources_for(release: str | None) -> tuple[PlanSources, PlanSources]:
@@ -62,13 +65,8 @@ def plan_sources_for(release: str | None) -> tuple[PlanSources, PlanSources]:
     installed = release_of(importlib.metadata.version("torch"))
     if release is None or CUDNN_OF_WHEELS[release] == CUDNN_OF_WHEELS.get(installed):
         return plan_source, offline_plan_source
-    followed = functools.partial(_offline_source_for, release)
+    followed = functools.partial(offline_plan_source, release=release)
     return followed, followed
-
-
-@functools.cache
-def _offline_source_for(release: str, architecture: str) -> PlanSource:
-    return offline_source(architecture, release)
 
 
 class AskedPlans(PassedOn):

@@ -20,10 +20,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 from tests.versions import other_pythons, stub_libraries
 from tests.versions.other_pythons import Python
 
 ROOT = Path(__file__).parents[2]
+KEPT = platformdirs.user_cache_path("autofit-versions")  # downloads and installations, for the next run
 _PACKAGES = Path(sysconfig.get_path("purelib"))
 # Packages of this environment that other releases do not take, as they are built for one release.
 _OF_ONE_RELEASE = ("torch", "torchgen", "functorch", "torchvision", "torchao", "triton", "nvidia", "autofit")
@@ -72,8 +75,11 @@ class Installation:
 
     def run(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts this installation's Python with arguments; its output is read by the caller."""
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder / "lib")}
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "workers")))
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.folder / "lib"),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "workers"))),
+        }
         python = self.folder / "venv" / "bin" / "python"
         return subprocess.Popen(
             [python, *arguments], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import platformdirs
 import torch
 
 import autofit_workers
 from autofit_workers.pytorch import device_guards
+from tests.versions.installations import KEPT
 from tests.versions.other_pythons import PIP
 from tests.versions.wheel_libraries import WheelLibrary
 
@@ -255,7 +255,7 @@ def downloaded(release: str, platform: Platform, folder: Path) -> Wheel:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("releases", nargs="*", default=["2.13.0"], metavar="RELEASE")
-    parser.add_argument("--folder", type=Path, default=platformdirs.user_cache_path("autofit-versions"))
+    parser.add_argument("--folder", type=Path, default=KEPT)
     arguments = parser.parse_args()
     holds = True
     for release in arguments.releases:

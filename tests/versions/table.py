@@ -20,18 +20,23 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from autofit_workers.spec.pythons import StrEnum
 from tests.versions.cases import DIFFERING_NAME
-from tests.versions.installations import OWN_RELEASE, RELEASES, ROOT, WITH_THE_OWN, Installation, installed
+from tests.versions.installations import (
+    KEPT,
+    OWN_RELEASE,
+    RELEASES,
+    ROOT,
+    WITH_THE_OWN,
+    Installation,
+    installed,
+)
 from tests.versions.other_pythons import RELEASE_OF, Python, found
 
 Traced = dict[str, Any]
 _PEAKS = ("reserved_bytes", "allocated_bytes")
 _WORDS = 100  # characters of an error in a cell
 RECORDED = Path(__file__).with_name("recorded.json")
-KEPT = platformdirs.user_cache_path("autofit-versions")  # installations, for the next run
 
 
 class Outcome(StrEnum):
@@ -50,10 +55,7 @@ BAD = (Outcome.DIFFERS, Outcome.REFUSED)
 # Why cases whose names begin so differ with a release, or are refused.
 REASONS: dict[tuple[str, Collection[str]], str] = {
     ("tp", ("2.6",)): "transformers 5 shards by what torch.distributed.tensor has since 2.7",
-    (
-        "tp",
-        ("2.8 with Python 3.10",),
-    ): "pip finds transformers 5.20 for it, which has no such plans",
+    ("tp", ("2.8 with Python 3.10",)): "pip finds transformers 5.20 for it, which has no such plans",
     ("timm:", ("2.15",)): "no torchvision for this release yet, which timm imports",
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.versions.installations import RELEASES, Installation
-from tests.versions.table import BAD, KEPT, compare, traced_here
+from tests.versions.installations import KEPT, RELEASES, Installation
+from tests.versions.table import BAD, compare, traced_here
 
 pytestmark = pytest.mark.process
 NEWEST = list(RELEASES)[-1]

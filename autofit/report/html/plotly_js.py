@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib import resources
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from autofit.errors import MissingLibraryError
 
-_PACKAGED = "plotly.min.js"  # deploy/wheel/plotly_js.py puts it there
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # in importlib.resources.abc since 3.11
 
 
 def require_plotly_js() -> None:
@@ -16,7 +18,7 @@ def require_plotly_js() -> None:
     Raises:
         MissingLibraryError: plotly.js is not installed.
     """
-    if not resources.files(__package__).joinpath(_PACKAGED).is_file() and find_spec("plotly") is None:
+    if not _packaged().is_file() and find_spec("plotly") is None:
         raise MissingLibraryError("a report needs plotly.js, which is not installed here: pip install plotly")
 
 
@@ -27,10 +29,14 @@ def plotly_js() -> str:
         MissingLibraryError: it is not installed.
     """
     require_plotly_js()
-    packaged = resources.files(__package__).joinpath(_PACKAGED)
-    if packaged.is_file():
+    if (packaged := _packaged()).is_file():
         return packaged.read_text(encoding="utf-8")
     from plotly.offline import get_plotlyjs
 
     found: str = get_plotlyjs()
     return found
+
+
+def _packaged() -> Traversable:
+    """File of plotly.js in a wheel of autofit, where deploy/wheel/plotly_js.py puts it."""
+    return resources.files(__package__).joinpath("plotly.min.js")

@@ -1,7 +1,7 @@
 """Differences between releases of PyTorch that change how much memory a step takes.
 
 `--torch RELEASE` predicts another release than the one that is installed: it takes those differences between
-both into account that are `is_followed`, and tells of the others.
+both into account that it can follow, and tells of the others.
 """
 
 from __future__ import annotations
@@ -206,7 +206,6 @@ def note_on_following(release: str, installed: str) -> str:
     """
     found = between(release, installed)
     is_older = parse_release(release) < parse_release(installed)
-
     takes = (Followed.BOTH, Followed.OLDER) if is_older else (Followed.BOTH,)
 
     def clauses(differences: Iterable[Difference]) -> list[str]:

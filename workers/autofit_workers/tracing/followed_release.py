@@ -98,6 +98,8 @@ def versions() -> dict[str, str]:
 
 def observe(operator: OpOverload) -> None:
     """Remembers that a step called an operator, if the followed release does not have it."""
+    if not _followed.newer_operators:  # nearly always, and an operator's hash costs more than that
+        return
     if (found := _followed.newer_operators.get(operator)) is not None:
         _followed.used[found] = None
 

@@ -60,10 +60,15 @@ def require_newer(model: nn.Module, offers: str, wanted: str) -> None:
         wanted: what the user wants, for the message.
     """
     if is_model(model) and not hasattr(model, offers):
-        raise MissingLibraryError(
-            f"{wanted} is by transformers' own code, which {_installed()} does not have: pip install "
-            "--upgrade transformers (5.23 has it)"
-        )
+        raise _without(wanted, since="5.23")
+
+
+def _without(wanted: str, *, since: str) -> MissingLibraryError:
+    """Error of an installed transformers that has not yet what is wanted, with a release that has it."""
+    return MissingLibraryError(
+        f"{wanted} is by transformers' own code, which {_installed()} does not have: pip install --upgrade "
+        f"transformers ({since} has it)"
+    )
 
 
 def _installed() -> str:
@@ -168,10 +173,7 @@ def device_maps_module(wanted: str) -> Any:
     """
     found = importlib.import_module(_MAPS) if importlib.util.find_spec(_MAPS) else None
     if not hasattr(found, "get_balanced_memory"):
-        raise MissingLibraryError(
-            f"{wanted} of a model of transformers is by transformers' own code, which {_installed()} does "
-            "not have: pip install --upgrade transformers (5 has it)"
-        )
+        raise _without(f"{wanted} of a model of transformers", since="5")
     return found
 
 
