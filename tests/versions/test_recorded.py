@@ -87,6 +87,12 @@ def test_indexing_gives_the_same_values_with_a_release_that_slices_whole_dimensi
         followed_release.begin_program(None)
 
 
+def test_tensors_are_no_sequences_with_a_release_that_slices_whole_dimensions_nor_afterwards():
+    for release in ("2.8", None):
+        followed_release.begin_program(release)
+        assert torch.tensor([torch.tensor(3), torch.tensor(4)]).tolist() == [3, 4]
+
+
 def test_an_operator_that_the_release_lacks_is_told(tmp_path):
     (tmp_path / "called.py").write_text(CALLED, encoding="utf-8")
     case = Case(name="called", workload=f"{tmp_path / 'called.py'}:workload")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from autofit_workers.pytorch.operators import OpOverload, find_operator
 from autofit_workers.spec.releases import (
@@ -28,6 +29,7 @@ from autofit_workers.spec.versions import parse_release
 
 _INSTALLED = parse_release(torch.__version__)
 _HALVES = (torch.float16, torch.bfloat16)
+_GET_ITEM: Any = Tensor.__getitem__
 _RMS_NORM_WEIGHS_UPCAST: Release = (2, 7)  # before, the weight multiplies what is cast back already
 
 aten: Any = torch.ops.aten
@@ -81,7 +83,7 @@ def begin_program(release: str | None, *, shards: bool = False) -> None:
         _followed.undo.callback(SPLIT_OFF_SHARD.replace, SPLIT_OFF_SHARD.get())
         SPLIT_OFF_SHARD.replace(split_off_view)
     if _followed.release < WHOLE_SLICES_ARE_FREE <= _INSTALLED:
-        _slice_whole_dimensions(_followed.undo)
+        _followed.undo.enter_context(_WholeSlices())
 
 
 def is_before(release: Release) -> bool:
@@ -167,19 +169,28 @@ def _rms_norm_under_autocast(
     return output
 
 
-def _slice_whole_dimensions(undo: contextlib.ExitStack) -> None:
-    """Lets `x[:, 0]` slice the whole first dimension, so that backward makes a gradient of that slice."""
-    get_item: Any = Tensor.__getitem__
+class _WholeSlices(TorchFunctionMode):
+    """Mode in which `x[:, 0]` slices the whole first dimension, so that backward makes a gradient of it.
 
-    def item(tensor: Tensor, index: Any) -> Any:
+    It is a mode, as PyTorch would take every tensor for a sequence if `Tensor` had its own `__getitem__`,
+    for ever: `torch.tensor([x.max()])` would fail then.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is not _GET_ITEM:
+            return func(*args, **(kwargs or {}))
+        tensor, index = args
         if not isinstance(index, tuple) or not any(map(_is_whole, index)):
-            return get_item(tensor, index)
+            return func(tensor, index)
         if all(map(_is_basic, index)):
-            return _one_by_one(tensor, index, get_item)
-        return get_item(*_whole_dimensions_sliced(tensor, index))
-
-    Tensor.__getitem__ = item  # type: ignore[method-assign, assignment]
-    undo.callback(delattr, Tensor, "__getitem__")  # which is inherited
+            return _one_by_one(tensor, index)
+        return func(_whole_dimensions_sliced(tensor, index), index)
 
 
 def _is_whole(index: object) -> bool:
@@ -205,7 +216,7 @@ def _has_one_dimension(index: object) -> bool:
     return getattr(index, "ndim", None) == 1
 
 
-def _one_by_one(tensor: Tensor, indices: tuple[Any, ...], get_item: Callable[..., Tensor]) -> Tensor:
+def _one_by_one(tensor: Tensor, indices: tuple[Any, ...]) -> Tensor:
     """Result of indexing with integers, slices, `None` and `...`, applied one after the other."""
     dimension = 0
     num_consumed = sum(each is not None and each is not ... for each in indices)
@@ -217,27 +228,20 @@ def _one_by_one(tensor: Tensor, indices: tuple[Any, ...], get_item: Callable[...
         if _is_whole(each):
             tensor = aten.slice(tensor, dimension)
         else:
-            # A slice with an end, as a whole one would be sliced again where a mode calls this once more.
-            before = (slice(0, size) for size in tensor.shape[:dimension])
-            tensor = get_item(tensor, (*before, each))
+            tensor = _GET_ITEM(tensor, (*[slice(None)] * dimension, each))
         dimension += not isinstance(each, int)
     return tensor
 
 
-def _whole_dimensions_sliced(tensor: Tensor, indices: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+def _whole_dimensions_sliced(tensor: Tensor, indices: tuple[Any, ...]) -> Tensor:
     """Slices whole dimensions, up to the first index that adds or skips some, as a mask of an image does.
 
     Args:
         indices: indices of any kind, such as tensors.
-
-    Returns:
-        The sliced tensor, and the indices that are left, in which each of these slices has an end.
     """
-    left = [*indices]
     for dimension, each in enumerate(indices):
         if not (isinstance(each, slice) or _is_number(each) or _has_one_dimension(each)):
             break
         if _is_whole(each):
             tensor = aten.slice(tensor, dimension)
-            left[dimension] = slice(0, tensor.size(dimension))
-    return tensor, tuple(left)
+    return tensor
