@@ -27,7 +27,7 @@ from autofit.tuning.result import TUNE_SCHEMA, TuneResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Document that a command prints: the fields of a class, and properties beside them.
+    """Document that a command prints: the fields of a class, and properties besides them.
 
     Attributes:
         main: the class whose fields it has.
@@ -212,7 +212,7 @@ def _reference(cls: type, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _or_null(kind: dict[str, Any]) -> dict[str, Any]:
-    """Schema that allows null beside a kind."""
+    """Schema that allows null besides a kind."""
     choices = kind.get("anyOf", [{key: value for key, value in kind.items() if key != "description"}])
     described = {"description": kind["description"]} if "description" in kind else {}
     return {"anyOf": [*(each for each in choices if each != {"type": "null"}), {"type": "null"}], **described}

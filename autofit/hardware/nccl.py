@@ -31,7 +31,7 @@ from autofit_workers.spec.architecture import Architecture
 
 _MIB = 1024**2
 
-# Two channels over PCIe with two connections each, and a communicator's memory beside its channels.
+# Two channels over PCIe with two connections each, and a communicator's memory besides its channels.
 _LOW_MIB = 100
 # A 4 MB all-reduce on four A100s with NVLink: https://github.com/NVIDIA/nccl/issues/964
 _LIKELY_OF_TWO_MIB, _LIKELY_MIB = 544, 688

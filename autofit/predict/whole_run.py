@@ -11,7 +11,7 @@ from autofit_workers.replay.curve.growth import LiveAfterSteps
 from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import Trace
 
-_PHASES = ("evaluation", "generation", "checkpoint")  # beside training
+_PHASES = ("evaluation", "generation", "checkpoint")  # besides training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

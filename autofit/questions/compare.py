@@ -59,7 +59,7 @@ class ForwardPass:
     Attributes:
         tensors: parameters, buffers, the batch and outputs of operators, the most elements first.
         peak_allocated_bytes, peak_reserved_bytes: predicted peaks of the pass without the loss.
-        workspace_bytes: part of the allocated peak that operators take as scratch memory, beside their
+        workspace_bytes: part of the allocated peak that operators take as scratch memory, besides their
             outputs.
     """
 

@@ -30,8 +30,8 @@ _MANY_RANKS = 4
 _METADATA_MIB, _LEAST_CHUNK, _MIB_A_TOKEN, _MIB_A_SEQUENCE = 512, 2048, 1.5, 2
 _LARGE_CARD_MIB, _LEAST_OF_LARGE_MIB = 60 * 1024, 10 * 1024
 _MIB_A_RANK = 128
-_WINDOW_SHARE = 0.8  # `swa_full_tokens_ratio`: tokens of layers with a window, beside the others'
-_STATE_SHARE = 0.9  # `mamba_full_memory_ratio`: memory of states, beside that of keys and values
+_WINDOW_SHARE = 0.8  # `swa_full_tokens_ratio`: tokens of layers with a window, as a share of the others'
+_STATE_SHARE = 0.9  # `mamba_full_memory_ratio`: memory of states, as a share of that of keys and values
 
 
 def size(architecture: Architecture, given: Options) -> Sizing:

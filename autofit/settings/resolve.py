@@ -137,7 +137,7 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
         chosen: raw and parsed value of each option in effect.
 
     Raises:
-        UsageError: a knob is, as by `--precision` beside `--search precision=…`.
+        UsageError: a knob is, as by `--precision` together with `--search precision=…`.
     """
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
@@ -152,7 +152,7 @@ def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
         chosen: raw and parsed value of each option in effect.
 
     Raises:
-        UsageError: such an option is given beside `--dispatch inline`.
+        UsageError: such an option is given together with `--dispatch inline`.
     """
     said = [f"--{option}" for option in _OF_A_CLUSTER if option in chosen]
     if said and _is_inline(chosen):

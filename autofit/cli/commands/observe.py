@@ -85,7 +85,7 @@ def observe(
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
     setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m autofit_workers.trials.record`; beside --peak and --kind, the argument is the model.
+    `python -m autofit_workers.trials.record`; with --peak and --kind, the argument is the model.
     """
     file, given["model"] = _file_or_model(named, given["model"], is_peak=peak is not None)
     if lists or forget is not None:

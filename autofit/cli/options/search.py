@@ -10,7 +10,7 @@ from autofit.cli.options.pages import option
 from autofit.cli.options.shared import settings_of
 from autofit.settings.options import Topic
 
-# Options of a search beside workload and card that a job takes along; its cluster decides the others.
+# Options of a search besides workload and card that a job takes along; its cluster decides the others.
 SEARCH = settings_of(
     Topic.CARD,
     Topic.SETTINGS,

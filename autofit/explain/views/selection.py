@@ -28,7 +28,7 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 class Selection:
     """Allocations that a view of a step shows: those of the step, and earlier ones alive at its peak.
 
-    Views of a step thus show parameters and the optimizer's state beside the step's own allocations, and
+    Views of a step thus show parameters and the optimizer's state besides the step's own allocations, and
     their bytes at the peak add up to the allocated peak.
 
     Attributes:

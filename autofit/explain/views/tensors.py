@@ -22,7 +22,7 @@ class TensorRow:
 
     Attributes:
         name: name in model and optimizer, or the path of the module, the operator and the number
-            of its result: `features.0/convolution:0`; `:workspace` for memory beside its results.
+            of its result: `features.0/convolution:0`; `:workspace` for memory besides its results.
         category: what the memory is: `activation`, `parameter`, `workspace`, …
         variable: name that Python code binds it to; empty for a temporary without a name.
         shape: shape of the tensor that it was made for; empty if it is no tensor.

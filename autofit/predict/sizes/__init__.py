@@ -1,1 +1,1 @@
-"""Predictions at any size of a sample, such as tokens or pixels, beside any batch size."""
+"""Predictions at any size of a sample, such as tokens or pixels, and at any batch size."""

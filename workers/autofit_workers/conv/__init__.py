@@ -6,6 +6,6 @@
     im2col.py fft.py matmul_1x1.py chunked.py     the rewrites
     intercept.py    runs a rewrite in place of a model's convolutions
 
-`autofit_workers.spec.conv_algorithms` computes the memory of each rewrite beside its output, without
+`autofit_workers.spec.conv_algorithms` computes the memory of each rewrite besides its output, without
 torch.
 """

@@ -28,7 +28,7 @@ CUDNN_OF_WHEELS = {
     "2.15": "9.26.0.51",
 }
 
-# CUDA 13 compiles for Turing and later. Beside its builds, releases up to 2.14 have one for CUDA 12.6 with
+# CUDA 13 compiles for Turing and later. Besides its builds, releases up to 2.14 have one for CUDA 12.6 with
 # kernels for Maxwell, Pascal and Volta, and 2.15 is to have none (pytorch/pytorch#172352, #190385).
 _OLDEST_CAPABILITY = 75
 _LAST_WITH_OLDER = "2.14"

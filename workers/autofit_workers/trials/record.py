@@ -3,8 +3,8 @@
     python -m autofit_workers.trials.record --out rows.jsonl --minutes 20
 
 Every row is one JSON document of schema `autofit.ground-truth/1` with a `kind`: the `device`, its
-`context` size, a `trial`, and at last a `prediction` beside what was measured. Rows come in order
-of value and are written as they are learned, so that a run cut short is worth having; started
+`context` size, a `trial`, and at last a `prediction` to compare with what was measured. Rows come in order
+of value and are written as they are learned, so a run cut short is worth having; started
 again with the same file, it goes on where it stopped. A trial that fails is a row too, and the next
 one follows. Needs torch alone.
 """

@@ -269,7 +269,7 @@ def _notes(zero: Zero, precision: str) -> tuple[str, ...]:
     if precision in AUTOCAST_DTYPES:
         section = next(iter(PRECISION_SECTIONS[precision]))
         said.append(
-            f"{precision} is DeepSpeed's {section}, without autocast, with its weights in float32 beside"
+            f"{precision} is DeepSpeed's {section}, without autocast, which also keeps weights in float32"
         )
     elif precision in PRECISION_SECTIONS:
         said.append(f"{precision} is DeepSpeed's bf16 with master weights and optimizer states in bfloat16")

@@ -1,4 +1,4 @@
-"""Corrections: memory that predictions add beside operators' outputs, each switched off by its name.
+"""Corrections: memory that predictions add besides operators' outputs, each switched off by its name.
 
 `Allocation.correction` has the name of one, and `Conditions.corrections` the names that are switched on.
 Convolution workspaces have no name here: the convolution policy decides about them.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Correction(NamedTuple):
-    """Kind of GPU memory that predictions add beside operators' outputs, such as cuBLAS's workspace.
+    """Kind of GPU memory that predictions add besides operators' outputs, such as cuBLAS's workspace.
 
     Attributes:
         name: name by which it is switched on or off.

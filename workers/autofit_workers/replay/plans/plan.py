@@ -20,7 +20,7 @@ class Plan:
 
     Attributes:
         engine: cuDNN's number of the kernel family; negative if cuDNN was not queried.
-        workspace_bytes: memory that the convolution takes beside its output while it runs.
+        workspace_bytes: memory that the convolution takes besides its output while it runs.
         uses_tensor_cores: whether it runs on tensor cores; for fp32 this means TF32.
         is_deterministic: whether it gives the same bits on every run.
     """

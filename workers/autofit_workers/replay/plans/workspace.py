@@ -1,4 +1,4 @@
-"""Workspace of a convolution by backend policy: memory beside the output that no operator shows.
+"""Workspace of a convolution by backend policy: memory besides the output that no operator shows.
 
 The module knows which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each
 policy; the plans themselves come from a `PlanSource`. PyTorch's own kernels need im2col columns or nothing.

@@ -19,7 +19,7 @@ class ConvAlgorithm:
         explanation: one line for a list of choices.
         device_kinds: kinds of devices that it applies to, `cuda` and `cpu`.
         python_lines: lines that a user adds to a training script to get it.
-        takes: memory that it takes beside its output, in words.
+        takes: memory that it takes besides its output, in words.
         source: publication that its formulas are from, if it has some; else empty.
     """
 
@@ -52,7 +52,7 @@ class Rewrite(ConvAlgorithm, ABC):
 
     @abstractmethod
     def own_bytes(self, call: Convolution) -> int:
-        """Peak bytes that the rewrite of a convolution takes beside its output.
+        """Peak bytes that the rewrite of a convolution takes besides its output.
 
         The workspace of a smaller convolution that is left to the backend (`handed_on`) is not included.
         """

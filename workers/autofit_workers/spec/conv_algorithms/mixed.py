@@ -14,7 +14,7 @@ ALGORITHM = ConvAlgorithm(
     source="Oyama et al., 2018; Shah et al., Memory optimization for deep networks (MONeT), 2021",
 )
 
-# Algorithms that a layer may get beside the device's default: few enough to try all of them.
+# Algorithms that a layer may get besides the device's default: few enough to try all of them.
 CANDIDATES = (
     "im2col",
     "im2col-chunked:4096",

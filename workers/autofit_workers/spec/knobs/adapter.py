@@ -24,7 +24,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
 _RANKS = ("r", "rank")
 _FILE = ".json"
 _MOST_BYTES = 100_000
-# Fields that peft writes beside a method's options; autofit takes them from the model that is adapted.
+# Fields that peft writes besides a method's options; autofit takes them from the model that is adapted.
 OF_FILES = (
     "auto_mapping",
     "base_model_name_or_path",

@@ -10,7 +10,7 @@ from typing import Any
 from autofit_workers.spec.knobs.setting import Knobs
 from autofit_workers.spec.parallel_kinds import Zero
 
-# Both mixed precisions keep a rank's own part of the weights in float32, beside the weights to compute with.
+# Both mixed precisions keep a rank's own part of the weights in float32, besides the weights to compute with.
 PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "amp-bf16": {"bf16": {"enabled": True}},
     # With DeepSpeed's default loss scale, the first steps of many models overflow and skip the optimizer.

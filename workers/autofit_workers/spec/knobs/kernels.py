@@ -41,7 +41,7 @@ KNOB = Knob(
     name="kernels",
     default="default",
     read=one_of(ALL_KERNELS),
-    help="Kernels of a model of transformers beside its attention. default is PyTorch's; liger is what "
+    help="Kernels of a model of transformers other than its attention. default is PyTorch's; liger is what "
     "Trainer's use_liger_kernel takes: norms, rotary embedding, feed-forward layers and a loss that never "
     "holds all logits (liger-kernel).",
     values=ALL_KERNELS,

@@ -100,7 +100,7 @@ NAMED: dict[str, NamedOptimizer] = {
     "adamw4bit-torchao": NamedOptimizer(
         path="torchao.optim.AdamW4bit", distribution="torchao", states=0.25, same_rule_as=_OF_ADAM
     ),
-    # Beside weights in half precision it keeps the rounding errors of their updates, in place of master
+    # Besides weights in half precision it keeps the rounding errors of their updates, in place of master
     # weights in float32. Its Triton kernel does the same without the temporaries of one parameter at a time.
     "adamw-kahan": NamedOptimizer(
         path="optimi.AdamW",

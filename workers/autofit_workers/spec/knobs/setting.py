@@ -105,7 +105,7 @@ class Knobs:
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
         seq_len: the size of a sample, in mode generate of a prompt; None for the workload's own size.
-        kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs beside attention.
+        kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs, other than attention's.
         loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers computes its cross
             entropy; `full` keeps all logits, as transformers does by default.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie

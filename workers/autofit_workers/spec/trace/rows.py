@@ -13,7 +13,7 @@ from autofit_workers.spec.work import Convolution
 _Value = TypeVar("_Value", bound=Hashable)
 _MOST_LINES = 4_000_000  # of all stacks together
 _MOST_DIMENSIONS = 64  # of a tensor, as in PyTorch
-_MOST_STREAMS = 256  # PyTorch has 32 of each priority on a device, beside the default one
+_MOST_STREAMS = 256  # PyTorch has 32 of each priority on a device, besides the default one
 _CATEGORIES = {category.value: category for category in Category}  # quicker than the enumeration
 
 

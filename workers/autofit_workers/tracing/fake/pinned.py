@@ -37,7 +37,9 @@ def peak_bytes() -> int:
 def notes() -> tuple[str, ...]:
     """Note for the user about the peak of pinned memory; empty if nothing was pinned."""
     num_mib = -(-peak_bytes() // 2**20)
-    return (f"beside the card, this rank has {num_mib} MiB of pinned memory on the host",) if num_mib else ()
+    if not num_mib:
+        return ()
+    return (f"besides the card's memory, this rank has {num_mib} MiB of pinned memory on the host",)
 
 
 def install() -> None:

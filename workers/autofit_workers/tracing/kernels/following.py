@@ -119,8 +119,8 @@ def _whole(
 def notes(unknown: Iterable[OpOverload]) -> tuple[str, ...]:
     """Notes for the user about operators that are not registered, a sentence each."""
     return tuple(
-        f"operator {_name(func)} is not one of PyTorch's: followed by its outputs; what it takes beside them "
-        "is not known (autofit.register_kernel tells it)"
+        f"operator {_name(func)} is not one of PyTorch's: followed by its outputs; what memory it takes "
+        "besides them is not known (tell it by autofit.register_kernel)"
         for func in unknown
     )
 

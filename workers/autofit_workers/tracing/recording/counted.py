@@ -22,7 +22,7 @@ _FEWEST_CHANNELS = 16
 
 
 def counted_shape(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
-    """Shape of the tensor beside the result that a CUDA kernel indexes with 32 bits; empty if none."""
+    """Shape of the tensor besides the result that a CUDA kernel indexes with 32 bits; empty if none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 

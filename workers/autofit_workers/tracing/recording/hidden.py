@@ -1,4 +1,4 @@
-"""Scratch memory that PyTorch's operators allocate on a GPU beside their outputs.
+"""Scratch memory that PyTorch's operators allocate on a GPU besides their outputs.
 
 A `Recipe` lists the scratch memory of one call, before and after its outputs are allocated; the recorder adds
 it to the trace. Source files named here are those of PyTorch 2.13, in `aten/src/ATen/native` unless said
@@ -49,7 +49,7 @@ class Lifetime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Block of scratch memory that an operator allocates beside its outputs.
+    """Block of scratch memory that an operator allocates besides its outputs.
 
     Attributes:
         correction: name of the rule by which autofit knows of the block, such as `layout_copies`.
@@ -80,7 +80,7 @@ class Recipe:
 
 
 def has_recipe(func: OpOverload) -> bool:
-    """Whether an operator may allocate scratch memory beside its outputs."""
+    """Whether an operator may allocate scratch memory besides its outputs."""
     return func in _RECIPES or kernel_of(func) is not None
 
 

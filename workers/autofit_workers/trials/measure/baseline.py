@@ -1,4 +1,4 @@
-"""Tiny workload that measures the CPU memory which any trial's process takes beside its own workload.
+"""Tiny workload that measures the CPU memory which any trial's process takes besides its own workload.
 
 The steps call every library that a step may call (oneDNN, MKL, OpenMP), on tensors so small that
 nearly all memory is the process's own: the interpreter, PyTorch, its compiler's front end (which every

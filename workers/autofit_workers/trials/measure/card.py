@@ -15,7 +15,7 @@ from autofit_workers.spec.protocol import Device
 from autofit_workers.spec.pythons import Self
 
 _MIB = 2**20
-# Bytes that a trial is assumed to need beside its budget, for its context and the libraries' kernels.
+# Bytes that a trial is assumed to need besides its budget, for its context and the libraries' kernels.
 # Large cards were seen to take more; the trial itself then runs out of memory.
 _CONTEXT_ALLOWANCE_BYTES = 512 * _MIB
 # A card without processes shows up to some tens of MiB in use.

@@ -52,7 +52,7 @@ class BatchDependentEventsError(ValueError):
 class StepFunctions(Generic[F]):
     """Allocations of a step as functions of batch size or sample size, each distinct function once.
 
-    A *call* takes memory beside its outputs whose bytes are computed at a replay: a convolution its
+    A *call* takes memory besides its outputs whose bytes are computed at a replay: a convolution its
     workspace, an operator its scratch memory, a library its estimated memory. Calls with equal functions
     count as one.
 

@@ -1,1 +1,1 @@
-"""Bytes of operators' scratch memory, which they take beside their outputs, by card and library."""
+"""Bytes of operators' scratch memory, which they take besides their outputs, by card and library."""

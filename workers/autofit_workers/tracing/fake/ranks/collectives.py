@@ -1,4 +1,4 @@
-"""Memory that collectives such as `all_gather` allocate on a rank beside their results.
+"""Memory that collectives such as `all_gather` allocate on a rank besides their results.
 
 PyTorch has fake functions for the results of most collectives, since 2.11. This file adds those that are
 missing, such as collectives of several tensors at a time, and the temporaries of NCCL's process group, which

@@ -50,7 +50,7 @@ def choices() -> Callable[[Head], Batches]:
 def pretraining() -> Callable[[Head], Batches]:
     """Function that makes batches of texts with the labels of a class's own pretraining.
 
-    Beside masked tokens these are a second loss, such as next-sentence prediction, or replaced tokens.
+    Besides masked tokens these are a second loss, such as next-sentence prediction, or replaced tokens.
     """
     return functools.partial(_batches, _pretraining)
 
