@@ -111,7 +111,7 @@ class _Account:
     """Computes the terms that lead from a layer summary's total to the allocated peak.
 
     Args:
-        alive: numbers of the allocations that are alive at the peak.
+        alive: indices of the allocations that are alive at the peak.
         step: number of the step in which the peak is reached.
     """
 
@@ -217,7 +217,7 @@ class _Account:
         """Names of the three operators that made most bytes of the given allocations, joined by commas.
 
         Args:
-            numbers: numbers of the allocations.
+            numbers: indices of the allocations.
         """
         sizes = collections.Counter[str]()
         for number in numbers:
@@ -279,7 +279,7 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """Activations that a step's forward pass made: number of the allocation by a key of the activation.
+    """Activations that a step's forward pass made: index of the allocation by a key of the activation.
 
     A key has module, operator, shape, data type, and the count of earlier activations with these.
     """

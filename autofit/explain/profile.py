@@ -56,7 +56,7 @@ class Profile:
         context_bytes: bytes that the process holds outside the allocator.
         peak_allocated_bytes, peak_reserved_bytes: peaks of the simulated allocator.
         workspace_source: where the sizes of the convolutions' workspaces come from, in words.
-        found_bytes: workspace of the cuDNN plan that benchmark mode chooses, by the number of the allocation
+        found_bytes: workspace of the cuDNN plan that benchmark mode chooses, by the index of the allocation
             in which plans are timed.
         versions: versions of the software that made it.
         timing: predicted times of its last whole step; None if no times are predicted.
@@ -228,7 +228,7 @@ class Lifetimes:
     deaths: tuple[int, ...]
 
     def alive_at(self, position: int) -> list[int]:
-        """Numbers of the allocations alive after the first `position` memory events, ascending."""
+        """Indices of the allocations alive after the first `position` memory events, ascending."""
         return [
             number
             for number, (birth, death) in enumerate(zip(self.births, self.deaths, strict=True))
@@ -273,7 +273,7 @@ def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> 
 
 
 def alive_at(profile: Profile, position: int) -> list[int]:
-    """Numbers of the allocations that are alive after the first `position` memory events."""
+    """Indices of the allocations that are alive after the first `position` memory events."""
     return lifetimes(profile).alive_at(position)
 
 

@@ -61,7 +61,7 @@ class SummaryPart:
     Attributes:
         name: path of the branch; empty for the whole model.
         module_type: class of the model or branch.
-        inputs: numbers of the allocations that hold its inputs.
+        inputs: indices of the allocations that hold its inputs.
     """
 
     name: str

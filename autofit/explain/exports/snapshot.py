@@ -159,7 +159,7 @@ class _Frames:
         """Stack frames of an allocation: first its operator and module, then its Python lines outwards.
 
         Args:
-            number: number of the allocation in the trace.
+            number: index of the allocation in the trace.
         """
         allocation = self._allocations[number]
         lines = allocation.stack or ((allocation.source,) if allocation.source else ())

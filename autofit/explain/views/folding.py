@@ -148,7 +148,7 @@ def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> 
     written to memory.
 
     Args:
-        values: values of the step, by the number of the allocation; this dict is changed.
+        values: values of the step, by the index of the allocation; this dict is changed.
         kernel: the fused kernel.
         group: the kernels that it replaces.
     """

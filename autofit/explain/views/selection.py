@@ -37,7 +37,7 @@ class Selection:
         peak_allocated_bytes: bytes of the blocks alive at the peak, of all categories.
         phases: phases of the whole profile.
         lives: when each allocation was made and freed.
-        numbers: numbers of the selected allocations, ascending.
+        numbers: indices of the selected allocations, ascending.
         timing: predicted times of the last whole step, whose operators stand for those of every step; None
             if there are no times for the selection.
         time_note: sentence on the basis of the times, or on why there are no times or no seconds.
@@ -67,7 +67,7 @@ class Selection:
         """Phase of a step (forward, backward, …) in which an allocation was made.
 
         Args:
-            number: number of the allocation in the trace.
+            number: index of the allocation in the trace.
         """
         return self._phase_at(self.lives.births[number])
 
@@ -75,7 +75,7 @@ class Selection:
         """Phase of a step (forward, backward, …) in which an allocation was freed; None if it never was.
 
         Args:
-            number: number of the allocation in the trace.
+            number: index of the allocation in the trace.
         """
         event = self.lives.deaths[number]
         return None if event >= len(self.profile.trace.events) else self._phase_at(event)
@@ -90,7 +90,7 @@ class Selection:
         """Totals of some allocations and operators: bytes, number, and share of the step's time.
 
         Args:
-            numbers: numbers of the allocations.
+            numbers: indices of the allocations.
             calls: calls of operators with predicted times.
         """
         requested_bytes = peak_bytes = count = 0

@@ -53,9 +53,9 @@ class Kernel:
     Attributes:
         start: number of memory events before this call.
         stop: number of memory events before the next call.
-        reads: numbers of the allocations that it reads.
-        makes: numbers of the allocations that it makes for its results.
-        overwrites: numbers of the allocations that it changes in place.
+        reads: indices of the allocations that it reads.
+        makes: indices of the allocations that it makes for its results.
+        overwrites: indices of the allocations that it changes in place.
         is_elementwise: whether each element of the result depends only on the inputs' elements at its place.
         num_elements: number of elements of the result; 0 if it has several results, or none.
     """

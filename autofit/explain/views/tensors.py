@@ -114,7 +114,7 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
 
 
 def _variables(profile: Profile) -> dict[int, str]:
-    """Python variable name that each allocation is first bound to, by the allocation's number."""
+    """Python variable name that each allocation is first bound to, by the allocation's index."""
     variables: dict[int, str] = {}
     for call in profile.trace.calls:
         if call.name:

@@ -53,7 +53,7 @@ def tree_view(
         kind: name of the view, `scopes` or `code`.
         selection: allocations and operators of the step.
         paths: place of each allocation in the tree: names of the nodes below the root down to its own, and
-            the allocation's number.
+            the allocation's index.
         called: place of each timed operator, likewise, and the operator's call.
         filters: which nodes to show, and their order.
 

@@ -108,7 +108,7 @@ class Pipeline:
         return self.num_ranks * self._schedule.stages_per_rank
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Numbers of the stages that a rank of the pipeline runs, ascending."""
+        """Indices of the stages that a rank of the pipeline runs, ascending."""
         if self._schedule.returns:
             return rank, self.num_stages - 1 - rank
         return tuple(range(rank, self.num_stages, self.num_ranks))

@@ -35,7 +35,7 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAPABILITY_VERSION = 0x20080522
 _MOST_CAPABILITIES = 64
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
-# Numbers of calls that glibc has no function for: asm/unistd.h.
+# Numbers of system calls that glibc has no function for: asm/unistd.h.
 _OF_ALL_MACHINES = {
     "mount_setattr": 442,
     "landlock_create_ruleset": 444,

@@ -117,7 +117,7 @@ class ListedTensor:
     Attributes:
         name: name of a parameter or buffer; `input:0` for the batch; for an operator's result the path of the
             module, the operator and the number of the result: `features.0/convolution:0`.
-        storage: number of the allocation that it lies in; tensors that share memory have the same number.
+        storage: index of the allocation that it lies in; tensors that share memory have the same index.
         element_bytes: size of one element.
     """
 
@@ -146,7 +146,7 @@ class ListedLayer:
         name: path of the module; empty for the model itself.
         module_type: name of its class.
         input_shapes, output_shapes: shapes of the tensors that it took and that it returned.
-        inputs, outputs: the numbers of the allocations that these tensors lie in.
+        inputs, outputs: the indices of the allocations that these tensors lie in.
         num_parameters: elements of its own parameters, not of its children's.
         num_weights: elements of its attributes `weight` and `bias`, as torchsummary counts them.
         is_container: whether it has children.
@@ -171,8 +171,8 @@ class Call:
 
     Attributes:
         position: number of the trace's events before it.
-        inputs: numbers of the allocations that its tensor arguments lie in.
-        outputs: numbers of the allocations that its results lie in; for a view or a result in place that of
+        inputs: indices of the allocations that its tensor arguments lie in.
+        outputs: indices of the allocations that its results lie in; for a view or a result in place that of
             an input.
         is_elementwise: whether each element of the result depends only on the input elements at its place.
         name: name that Python code bound the result to; empty for a temporary without one.

@@ -47,7 +47,7 @@ class CallLog:
 
         Args:
             number: index of the call in `calls`.
-            output: number of the allocation.
+            output: index of the allocation.
         """
         self.calls[number] = dataclasses.replace(self.calls[number], outputs=(output,))
 

@@ -185,7 +185,7 @@ class Recorder:
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
     def _lies_in(self, values: Any) -> tuple[int, ...]:
-        """Numbers of the allocations that hold the tensors in `values`, without repeats."""
+        """Indices of the allocations that hold the tensors in `values`, without repeats."""
         leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, FakeTensor))
         numbers = map(self.allocation_of, leaves)
         return tuple(dict.fromkeys(number for number in numbers if number is not None))
@@ -337,7 +337,7 @@ class Recorder:
             origin: place that it was called from.
 
         Returns:
-            Numbers of the allocations that are to be freed when the operator ends.
+            Indices of the allocations that are to be freed when the operator ends.
         """
         if not stages:
             return []
@@ -487,7 +487,7 @@ class Recorder:
 
         Args:
             pending: the sum.
-            index: number of the allocation.
+            index: index of the allocation.
         """
         self._ids[pending.output._cdata] = index
         self._watch(pending.output)

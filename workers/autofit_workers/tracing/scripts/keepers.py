@@ -46,7 +46,7 @@ def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[
 
 
 def _held_by(recorder: Recorder, tensor: Tensor) -> Iterator[int]:
-    """Yields numbers of the allocations that a tensor keeps alive: its own, and its autograd graph's."""
+    """Yields indices of the allocations that a tensor keeps alive: its own, and its autograd graph's."""
     found = [tensor]
     nodes: list[Any] = [tensor.grad_fn]
     seen = {None}
