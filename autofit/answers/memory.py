@@ -82,7 +82,7 @@ def memory_section(
         reserved_bytes: likely reserved peak: the bytes of the allocator's segments.
         context_bytes: bytes that the process holds on the card outside the allocator.
         architecture: GPU architecture of the card, such as `sm_80`; None if unknown.
-        exchanges: whether the process communicates with other ranks, so that NCCL is named too.
+        exchanges: whether the process communicates with other ranks, so NCCL is named too.
         spread: range of the reserved peak in words; empty if it is certain.
         runs_out: whether the step does not fit on the card; then the sizes are named as needed memory.
     """

@@ -4,7 +4,7 @@
                                     + memory that the allocator holds unused ─▶ reserved peak ─ + context ─▶
                                     device
 
-Every term is a sum over allocations of the trace, so that the terms add up to the byte.
+Every term is a sum over allocations of the trace, so the terms add up to the byte.
 """
 
 from __future__ import annotations

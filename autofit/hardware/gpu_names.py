@@ -26,7 +26,7 @@ _OWN_MEMORY = "give the memory that it reports, as in --gpu-mem 8000M, or name a
 # Patterns of names, without spaces, of devices outside the catalogue, with advice on each.
 _ELSEWHERE = {
     r"mps|metal|apple.*|m[1-5](pro|max|ultra)?": (
-        "Apple's GPUs (mps) share the machine's memory and have an allocator of their own, so that nothing "
+        "Apple's GPUs (mps) share the machine's memory and have an allocator of their own, so nothing "
         "is predicted of them: name a card to see what a step takes on CUDA, or use tune --device cpu there"
     ),
     r"xpu|intel.*|arc.*|a(3[1578]|5[58]|7[357])0m?|b5[78]0|flex\d+|max1[15]\d\d": (

@@ -153,7 +153,7 @@ class JobQueue:
 
     @property
     def has_key(self) -> bool:
-        """Whether the queue has a signing key, so that only jobs signed with it are read."""
+        """Whether the queue has a signing key, so only jobs signed with it are read."""
         return self._key is not None
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:

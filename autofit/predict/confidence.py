@@ -14,7 +14,7 @@ real runs of the same class of models.
 The share of the largest workspace that is added to the high end was fitted to real runs, which exist for some
 cards only. On other cards, and if no card is named, plans are less certain: there the interval reaches from a
 replay with the smallest workspaces to one with the largest, widened by the largest residuals of the class. In
-a step without convolutions, everything that depends on the card is known, so that its residuals are the same
+a step without convolutions, everything that depends on the card is known, so its residuals are the same
 for all cards.
 
 The residuals are shares of the whole reserved peak, because it is the reserved peak that is measured, that is

@@ -153,7 +153,7 @@ class PredictedCurve:
     @property
     @over_ranks(any)
     def needs_traces(self) -> bool:
-        """Whether the step allocates differently at every batch size, so that each size costs a trace."""
+        """Whether the step allocates differently at every batch size, so each size costs a trace."""
         return self._curve.needs_traces
 
     @at_worst_rank

@@ -38,7 +38,7 @@ class Interval:
 class WorkspaceSpan:
     """The largest workspace of any one convolution call, in bytes: at least, likely, at most.
 
-    Convolutions run one after the other, so that only one workspace is alive at a time.
+    Convolutions run one after the other, so only one workspace is alive at a time.
     """
 
     low: int

@@ -23,7 +23,7 @@ def limited(
 ) -> Estimate:
     """Estimate of a configuration on a card where the allocator can reserve no more than `limit_bytes`.
 
-    A peak within the limit stays as it is. At the limit the allocator releases its cached memory, so that
+    A peak within the limit stays as it is. At the limit the allocator releases its cached memory, so
     never more is reserved; the reserved peak without a limit becomes the estimate's `need`.
 
     Args:

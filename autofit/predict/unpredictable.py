@@ -1,7 +1,7 @@
 """Refuses steps on cards where a library, such as AMD's MIOpen, takes an unknown amount of memory.
 
 The vendor's row in `autofit_workers.spec.vendors` names the operators that such a library runs. A range that
-covers all that the library may take would be a guess, so that steps with these operators are refused.
+covers all that the library may take would be a guess, so steps with these operators are refused.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def which_cards(
 ) -> CardsAnswer:
     """Predicts whether one configuration fits on each of several cards, from the same traces for all cards.
 
-    Cards of one architecture differ only in their memory, so that a card adds no trace, only one evaluation
+    Cards of one architecture differ only in their memory, so a card adds no trace, only one evaluation
     of the predicted memory.
 
     Args:

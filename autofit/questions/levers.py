@@ -63,7 +63,7 @@ class Lever:
         knobs: values of all knobs, with the change made.
         allocator: value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
         effect: side effect besides saving memory.
-        may_save: False if no other value of the knob takes more memory, so that the change cannot save any.
+        may_save: False if no other value of the knob takes more memory, so the change cannot save any.
         batch_size: new batch size, if the change includes one; else None.
         degree: strength of the change, 1 or more: 1 for half of the batch, 2 for a quarter.
         replaces_given: whether it replaces a knob value that the user set.

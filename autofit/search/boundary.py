@@ -69,7 +69,7 @@ def largest_fitting_batch(
 ) -> ScanResult:
     """Largest batch whose predicted reserved peak is within the budget; no larger size fits.
 
-    A peak may fall as the batch grows, so that bisection on peaks could miss larger sizes that fit. First the
+    A peak may fall as the batch grows, so bisection on peaks could miss larger sizes that fit. First the
     largest size is found whose lower bound of the peak, which never falls, is within the budget: larger sizes
     cannot fit. From there the scan goes down, size by size, to the first one whose peak fits. If 1,000 sizes
     in a row do not fit, it goes on in strides of 1/500 of a size; then it is proved only for those sizes and

@@ -199,7 +199,7 @@ def _local(
     """GPUs of this machine, as the NVIDIA driver lists them.
 
     Args:
-        is_named: whether the settings name a card or its memory, so that none of this machine is needed.
+        is_named: whether the settings name a card or its memory, so none of this machine is needed.
 
     Returns:
         The GPUs; empty if the driver does not answer and a prediction for the named card will do.

@@ -120,7 +120,7 @@ class Storage:
         """Context manager that makes each transaction within the block atomic among processes.
 
         Only SQLite needs this: it lacks the `SELECT … FOR UPDATE` with which Optuna reads before it
-        writes, so that two processes could both set the same trial to RUNNING.
+        writes, so two processes could both set the same trial to RUNNING.
         """
         engine = self.backend.engine if isinstance(self.backend, RDBStorage) else None
         if engine is None or engine.dialect.name != "sqlite":

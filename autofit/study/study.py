@@ -2,7 +2,7 @@
 
 Several processes may ask at once. Each chooses from what it knows, writes its trial, and reads
 the trials that got a smaller number meanwhile. A process that finds its size among them gives its own
-trial up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
+trial up and chooses again, so nothing is tried twice. Every operation may be repeated after a lost
 connection; `autofit.study.records` describes the state of a record in between.
 """
 

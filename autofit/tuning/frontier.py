@@ -62,7 +62,7 @@ class Frontier:
             run.
         caps: for knob settings whose search ends at a smaller batch than that of others, the reason.
         parallel: parallelism of the ranks; batches and peaks are those of one process.
-        stopped_by: option whose limit ended the search early, such as `--max-trials`, so that some largest
+        stopped_by: option whose limit ended the search early, such as `--max-trials`, so some largest
             batches may be unknown; None if the search is complete.
     """
 

@@ -84,7 +84,7 @@ def compare_parallels(
     by_rate = wants_rate and not untimed
     result = max(answers.values(), key=lambda each: _rate_or_size(each, by_rate=by_rate))
     if wants_rate and untimed:
-        why = f"{', '.join(untimed)}: no samples a second are sure enough to be said, so that the ways of "
+        why = f"{', '.join(untimed)}: no samples a second are sure enough to be said, so the ways of "
         result = dataclasses.replace(
             result, notes=(*result.notes, f"{why}training together are compared by their global batches")
         )

@@ -74,7 +74,7 @@ class TuneResult:
         epoch_samples: samples of an epoch, if the user gave them.
         stopped_by: option that ended the search early, such as `--max-trials`; None if none did.
         answered_seconds: time when the answer was found, in seconds of the epoch.
-        cached: True if it is a stored answer of an earlier search, so that nothing was run.
+        cached: True if it is a stored answer of an earlier search, so nothing was run.
     """
 
     workload: str

@@ -157,7 +157,7 @@ class PeakNames(NamedTuple):
         Args:
             architecture: GPU architecture, which decides whether nvidia-smi or amd-smi is named; None if
                 unknown.
-            runs_out: whether the step does not fit, so that the sizes are named as needed memory.
+            runs_out: whether the step does not fit, so the sizes are named as needed memory.
         """
         if runs_out:
             return cls("needed", "needed in all", "a card of that much")

@@ -31,7 +31,7 @@ from autofit_workers.spec.trace import Category
 EVENTS_UNIT = "one microsecond stands for one memory event: the order of events is known, not their time"
 SECONDS_UNIT = "microseconds of the likely step, predicted"
 SHARES_UNIT = (
-    "relative: the step is drawn one second long, whatever it takes, so that one microsecond stands for a "
+    "relative: the step is drawn one second long, whatever it takes, so one microsecond stands for a "
     "millionth of it"
 )
 

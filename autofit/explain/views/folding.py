@@ -3,8 +3,8 @@
 The merged kernel's result is then never stored. A kernel is folded if
 
 - it is element-wise and writes one allocation, and so does the next kernel that touches that allocation;
-- both results have as many elements, so that each element of one belongs to one of the other;
-- only element-wise kernels run between the two, so that a chain keeps its place in the step;
+- both results have as many elements, so each element of one belongs to one of the other;
+- only element-wise kernels run between the two, so a chain keeps its place in the step;
 - no other kernel reads its result: the next one overwrites it, or is the last that touches it;
 - its inputs are not changed before the folded kernel runs.
 """

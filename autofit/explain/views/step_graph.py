@@ -33,7 +33,7 @@ class Value:
         num_bytes: requested bytes.
         element_bytes: bytes of one element; 0 if the memory is no tensor.
         is_kept: whether a memory plan must neither free it early nor overwrite it.
-        escapes: whether it outlives the step, so that a later step may read it.
+        escapes: whether it outlives the step, so a later step may read it.
         name: Python name that it is bound to; empty for a temporary.
     """
 

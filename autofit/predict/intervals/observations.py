@@ -162,7 +162,7 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
     """
     if not residuals:
         return calibration
-    # A reserved peak includes fragmentation and no context, so that other kinds of peaks add nothing.
+    # A reserved peak includes fragmentation and no context, so other kinds of peaks add nothing.
     residuals = [r for r in residuals if r.observation.kind is PeakKind.RESERVED] or residuals
     is_settled = any(each.settles(batch_size) for each in residuals)
     low = _moved(-calibration.low_share, [(r.low, r.surely_low) for r in residuals], is_settled=is_settled)

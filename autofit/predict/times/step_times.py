@@ -180,7 +180,7 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
     if gpu is None or gpu.architecture != card.architecture:
         return f"the catalogue does not have {card.name}, so its step times are not predicted"
     if parallel and network_of(gpu.name, gpu.architecture) is None:
-        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
+        return f"what joins several of {card.name} is not known, so times of ranks are not predicted"
     return None
 
 

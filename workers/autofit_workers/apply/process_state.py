@@ -42,7 +42,7 @@ def _put_back(before: T, read: Callable[[], T], write: Callable[[T], object]) ->
 
 
 def _is_out_of_order(device: torch.device) -> bool:
-    """Whether the device fails, for example after an illegal memory access, so that its state is lost."""
+    """Whether the device fails, for example after an illegal memory access, so its state is lost."""
     try:
         _cuda.synchronize(device)
     except RuntimeError:

@@ -29,7 +29,7 @@ class Process(NamedTuple):
 
 
 def living() -> list[Process]:
-    """All living processes that this system lists; empty where `ps` fails, so that process groups must do."""
+    """All living processes that this system lists; empty where `ps` fails, so process groups must do."""
     if operating_system.is_linux():
         return list(_of_proc())
     with suppress(OSError):

@@ -210,7 +210,7 @@ class Launchers:
         variables = {_text(name): _text(value) for name, value in (arguments[-1] or {}).items()}
         os.environ.update({name: value for name, value in variables.items() if name and value is not None})
         if self.runs(command):
-            raise ScriptEnd  # the ranks have run here, so that nothing is left to start
+            raise ScriptEnd  # the ranks have run here, so nothing is left to start
 
     def of_torchrun(self, words: list[str]) -> None:
         """Runs one of the ranks that `torchrun` with arguments `words` would start."""

@@ -293,7 +293,7 @@ class Loops:
         Args:
             counts: whether the step adds to the script's number of steps; with several optimizers only the
                 steps of the one that makes the most do.
-            is_enough: whether enough steps were seen, so that the loops around this step end.
+            is_enough: whether enough steps were seen, so the loops around this step end.
 
         Returns:
             False if the script itself has to be ended, because its loops cannot be.

@@ -65,8 +65,8 @@ class Kind(NamedTuple):
         shards: whether each rank holds only a part of the parameters, or of each sample.
         shares_batches: whether all its ranks are given the same batches.
         runs_apart: whether its ranks run different parts of a model, such as pipeline stages.
-        casts: whether it casts parameters itself in mixed precision, so that autocast is not used.
-        leaves_inputs: whether it does not cast the inputs of an adapter's layers, so that autocast is used
+        casts: whether it casts parameters itself in mixed precision, so autocast is not used.
+        leaves_inputs: whether it does not cast the inputs of an adapter's layers, so autocast is used
             for them all the same.
         can_be_measured: whether autofit can run the ranks together; if not, they are only predicted.
         has_processes: whether each rank is a process; if not, the ranks are the cards of one process.

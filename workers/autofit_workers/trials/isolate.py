@@ -43,7 +43,7 @@ from autofit_workers.trials.supervision import (
 # A predicted script computes little on the CPU: threads that wait for each other would cost more than they
 # save.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# One arena and fixed thresholds: glibc otherwise adapts them to the process's history, so that
+# One arena and fixed thresholds: glibc otherwise adapts them to the process's history, so
 # the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
 STEADY_MALLOC = {
     "MALLOC_ARENA_MAX": "1",

@@ -106,7 +106,7 @@ def ran_here(
         spec: the trial.
         place: this machine.
         listener: socket at which all ranks meet; None on other machines than rank 0's.
-        ended_elsewhere: set once a rank of another machine has failed, so that the ranks here cannot
+        ended_elsewhere: set once a rank of another machine has failed, so the ranks here cannot
             complete; None if all ranks run here.
     """
     num_ranks = spec.num_processes // place.num_nodes
@@ -247,7 +247,7 @@ def _run(child: Child, spec: TrialSpec, over: threading.Event) -> TrialOutcome |
 
 
 def _wait(futures: Sequence[Future[TrialOutcome | None]], ended_elsewhere: threading.Event | None) -> None:
-    """Waits until all ranks have ended, or until one has failed, so that the others cannot complete.
+    """Waits until all ranks have ended, or until one has failed, so the others cannot complete.
 
     Args:
         futures: outcomes of the ranks of this machine.

@@ -376,7 +376,7 @@ def check_batch(batch: object, batch_size: int) -> str | None:
         A note for the user if a batch of 1 has no such dimension; else None.
 
     Raises:
-        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit; a batch of 1,
+        InvalidBatchError: no tensor has such a dimension, so every size would seem to fit; a batch of 1,
             which may be a whole graph, is invalid only without any tensor.
     """
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]

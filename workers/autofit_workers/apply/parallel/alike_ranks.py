@@ -1,7 +1,7 @@
 """Groups the ranks of a sharded model by the sizes of their shards and the stage that they run.
 
 Shards differ if a dimension is not a multiple of the number of ranks that share it. Their sizes follow from
-shapes and placements alone, so that one rank can compute the sizes of all.
+shapes and placements alone, so one rank can compute the sizes of all.
 """
 
 from __future__ import annotations

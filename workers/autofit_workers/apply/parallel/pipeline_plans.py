@@ -5,7 +5,7 @@
     last stage  the last blocks, the modules after them, and the loss
 
 A module that a stage lacks is an identity in its model (a model of transformers), or None (a model with
-its own `pp_plan`), so that names of modules and numbers of blocks stay. Each stage has equally many blocks;
+its own `pp_plan`), so names of modules and numbers of blocks stay. Each stage has equally many blocks;
 if that is not possible, the first stages have one more.
 """
 

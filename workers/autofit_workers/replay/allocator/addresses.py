@@ -3,7 +3,7 @@
 The allocator takes the best-fitting free block, and of several equally large ones that with the lowest
 address; nothing else depends on addresses.
 The driver does not document how it chooses them; this model takes the lowest free range that is
-large enough, so that segments ascend in the order of their creation and released ranges are used
+large enough, so segments ascend in the order of their creation and released ranges are used
 again first.
 """
 

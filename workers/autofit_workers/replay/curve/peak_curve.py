@@ -42,7 +42,7 @@ def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Kn
 class PeakCurve:
     """Training or inference step at any batch size, under one setting of its options; computes its peaks.
 
-    Most steps have equal events at all batch sizes, so that one `StepLines` (sizes as lines in the batch
+    Most steps have equal events at all batch sizes, so one `StepLines` (sizes as lines in the batch
     size) covers all sizes. Some steps need two of them, or one for each size.
 
     Args:
@@ -87,7 +87,7 @@ class PeakCurve:
         """Peak curve of a step whose events below a batch size differ from those at and above it.
 
         There are two kinds of such steps. One accumulates gradients, which it only does at batch sizes below
-        the global batch. The other slices its batch: a slice of one sample is contiguous, so that
+        the global batch. The other slices its batch: a slice of one sample is contiguous, so
         `labels[..., 1:].reshape(-1)` is a view at batch size 1, and a copy from batch size 2 on.
 
         Args:
@@ -99,7 +99,7 @@ class PeakCurve:
 
     @classmethod
     def traced_anew(cls, trace_at: Callable[[int], Trace]) -> Self:
-        """Peak curve of a step whose events depend on the batch size, so that each size is traced by itself.
+        """Peak curve of a step whose events depend on the batch size, so each size is traced by itself.
 
         Args:
             trace_at: traces the step at a batch size.

@@ -165,7 +165,7 @@ class PlannedStep:
     def least(self) -> Replay:
         """Replays the step with likely workspaces in about the least memory in which it completes.
 
-        Under a tight memory limit the allocator releases its cached memory and retries, so that the step
+        Under a tight memory limit the allocator releases its cached memory and retries, so the step
         completes with less reserved memory than without a limit. If at least half of the reserved peak
         without a limit is alive at one time, a limit could save little, and the replay without a limit is
         returned.
@@ -259,7 +259,7 @@ def _within_least(
 
     While a model generates text, its KV cache moves into a larger block with every token, and the old block
     is soon too small for any request; outputs that are concatenated one by one do the same. Without a limit,
-    reserved memory grows until the card is full and the allocator releases its cached memory, so that the
+    reserved memory grows until the card is full and the allocator releases its cached memory, so the
     reserved peak depends on the card instead of the step. A limit close to the bytes that are alive gives a
     peak of the step itself.
 

@@ -229,7 +229,7 @@ def features(call: Convolution) -> Features:
 # times pixels: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same result
 # within a hundredth of the calls of families left out.
 _WEIGHTS = (0.3, 0.6, 0.6, 0.0, 1.0, 0.6)
-# Added to the distance if the channels of only one of two calls fill whole vectors, so that the kernels of
+# Added to the distance if the channels of only one of two calls fill whole vectors, so the kernels of
 # the other copy them first; for filters likewise. It weighs as much as ten times as many channels:
 # with values from 1 to 4 the first plans of uneven calls that were left out were the same.
 _UNEVEN = 2.0

@@ -47,8 +47,8 @@ def workspace(
         plans: ways in which cuDNN can compute the call, in the order in which PyTorch tries them.
         policy: switches of `torch.backends.cudnn`, and a cap on workspaces.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
-        knows_the_order: whether the order is known, so that PyTorch takes the first plan; if not, the high
-            end is the largest plan.
+        knows_the_order: whether the order is known; PyTorch then takes the first plan. If not, the high end
+            is the largest plan.
     """
     needs_ieee = call.dtype == "float32" and not allow_tf32
     sizes = [
@@ -72,7 +72,7 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
     Args:
         sizes: workspace bytes of the plans, in the order in which PyTorch tries them.
         policy: switches of `torch.backends.cudnn`; only benchmark mode matters here.
-        knows_the_order: whether the order is known, so that PyTorch takes the first plan.
+        knows_the_order: whether the order is known; PyTorch then takes the first plan.
     """
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))

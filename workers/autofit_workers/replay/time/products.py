@@ -1,6 +1,6 @@
 """Seconds of a matrix product: tiles of the result, distributed to the multiprocessors in waves.
 
-A kernel computes the result in tiles, several at a time on each multiprocessor, so that a last wave may leave
+A kernel computes the result in tiles, several at a time on each multiprocessor, so a last wave may leave
 most of them idle; if there are few tiles the sum is split, and the parts are added afterwards.
 Wide tiles read less per product and so come nearer to the peak, and a multiprocessor needs several tiles at
 once, or wide ones, to hide its waits. cuBLAS and cuDNN choose among such kernels by heuristics of their

@@ -1,7 +1,7 @@
 """Disables the batch-size searches of Lightning and Ultralytics in a script, and reports Accelerate's.
 
 Such a search tries sizes until the card's memory is exhausted. The memory of a fake GPU never is, and a trial
-ends within its first steps, so that the result would be for the first size of the search. Therefore the
+ends within its first steps, so the result would be for the first size of the search. Therefore the
 search is skipped, the script trains with its own batch size, and a note in the result says so.
 """
 

@@ -135,7 +135,7 @@ class Trace:
 
     @property
     def convolves(self) -> bool:
-        """Whether the step has a convolution, so that convolution algorithms matter."""
+        """Whether the step has a convolution, so convolution algorithms matter."""
         return any(allocation.convolution is not None for allocation in self.allocations)
 
     @cached_property  # hashes the whole text, which takes longer than a replay

@@ -1,6 +1,6 @@
 """Memory formats of convolution results, as cuDNN returns them on a GPU.
 
-A build of PyTorch without cuDNN makes all results contiguous, so that a network in channels last would lose
+A build of PyTorch without cuDNN makes all results contiguous, so a network in channels last would lose
 its memory format at the first layer.
 """
 

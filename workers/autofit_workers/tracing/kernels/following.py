@@ -24,7 +24,7 @@ def kernel_of(func: OpOverload) -> Kernel | None:
 
 
 def is_unknown(func: OpOverload) -> bool:
-    """Whether an operator is neither PyTorch's nor registered, so that its scratch memory is unknown."""
+    """Whether an operator is neither PyTorch's nor registered, so its scratch memory is unknown."""
     return not _is_pytorchs(func) and kernel_of(func) is None
 
 

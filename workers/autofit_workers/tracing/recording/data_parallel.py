@@ -228,7 +228,7 @@ class DataParallel:
 
         Args:
             tensors: the tensors.
-            are_taken: whether this happens in a step, so that the work of the broadcast and of copying its
+            are_taken: whether this happens in a step, so the work of the broadcast and of copying its
                 results back is recorded; else only the memory is.
         """
         in_flight: list[torch.Tensor] = []

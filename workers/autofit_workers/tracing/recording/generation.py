@@ -107,7 +107,7 @@ class TracedGeneration:
         )
         if middle - first != num_allocations or shifted != trace.events[start:stop]:
             raise UnsupportedError(
-                "each new token takes other steps than the one before it, so that the rest cannot be known "
+                "each new token takes other steps than the one before it, so the rest cannot be known "
                 f"from the first: ask for at most {NUM_TRACED_PASSES} --new-tokens"
             )
         return dataclasses.replace(

@@ -125,7 +125,7 @@ class _Series:
             given: sizes and integers in the inputs of the next pass.
 
         Returns:
-            The description; None if the passes do not grow evenly, so that the pass has to be run.
+            The description; None if the passes do not grow evenly, so the pass has to be run.
         """
         if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None

@@ -1,6 +1,6 @@
 """Traces the jobs of a script's thread pools, such as those that load weights onto the GPU.
 
-PyTorch's modes are per thread, so each job enters the mode itself. `submit` waits for the job, so that
+PyTorch's modes are per thread, so each job enters the mode itself. `submit` waits for the job, so
 allocations come in the same order in every run, but for at most 5 seconds, as the job may wait for its
 submitter.
 """

@@ -1,6 +1,6 @@
 """Runs an evaluation step and saves a checkpoint once, as a training does between its epochs.
 
-Either can need more memory than a training step, so that a size that fits the steps fails
+Either can need more memory than a training step, so a size that fits the steps fails
 hours later.
 """
 

@@ -71,7 +71,7 @@ class Occupancy:
             name: name of the card, for the message.
 
         Raises:
-            BusyDeviceError: memory is missing, so that running out of it would not show that the budget is
+            BusyDeviceError: memory is missing, so running out of it would not show that the budget is
                 too small.
         """
         if budget_bytes is None or not self.is_busy:

@@ -88,7 +88,7 @@ def _solver(rows: Sequence[Sequence[float]]) -> list[list[float]] | None:
         rows: the matrix `A`: for each point the products of variables that have coefficients.
 
     Returns:
-        The matrix; None if `AᵀA` is singular, so that the points determine no coefficients.
+        The matrix; None if `AᵀA` is singular, so the points determine no coefficients.
     """
     columns = list(zip(*rows, strict=True))
     size = len(columns)

@@ -115,7 +115,7 @@ def _leave_own_tensors(module: Any) -> None:
 
 
 def _is_program() -> bool:
-    """Whether a `FakeDeviceMode` is active, so that the predicted program's code is running."""
+    """Whether a `FakeDeviceMode` is active, so the predicted program's code is running."""
     return any(isinstance(mode, FakeDeviceMode) for mode in current_modes())
 
 

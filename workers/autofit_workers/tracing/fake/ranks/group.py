@@ -38,7 +38,7 @@ def on_join(tell: _Told) -> None:
     """Registers a function to call whenever the predicted script calls `init_process_group`.
 
     Args:
-        tell: called with True if the script gave `device_id`, so that NCCL connects at once; else with False.
+        tell: called with True if the script gave `device_id`, so NCCL connects immediately; else with False.
     """
     _told.append(tell)
 
