@@ -209,7 +209,7 @@ def _write_through(path: Path, data: bytes) -> None:
     """Writes to a device or a pipe, without replacing it.
 
     Raises:
-        OSError: writing fails; at once if nobody reads the pipe.
+        OSError: writing fails; immediately if nobody reads the pipe.
     """
     number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(number, True)

@@ -33,7 +33,7 @@ class Devices:
 
 
 class Dispatcher(ABC):
-    """Base of the dispatchers: objects that run trials, several at once if there are resources for it.
+    """Base of the dispatchers: objects that run trials, several in parallel if resources allow.
 
     A trial is one run of a configuration, in a process of its own (worker). A trial that fails raises no
     exception: if its worker dies, its outcome has the verdict `LOST`, and if it hangs, `TIMEOUT`.
@@ -61,7 +61,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials that the dispatcher can run at once.
+        """Number of trials that the dispatcher can run at the same time.
 
         It is 0 if there is no device for the trial.
 

@@ -24,8 +24,8 @@ class InlineDispatcher(Dispatcher):
     """Dispatcher that runs trials on this machine, each in a child process that a thread waits for.
 
     Args:
-        num_parallel: number of trials on the CPU that run at once. Trials on a GPU and predictions run one at
-            a time.
+        num_parallel: number of trials on the CPU that run at the same time. Trials on a GPU and predictions
+            run one at a time.
         runner: runs a trial in a child process.
         gpus: returns the machine's GPUs; of these, `CUDA_VISIBLE_DEVICES` selects those that count.
         notes: sentences for the user about the place where trials run.
@@ -68,7 +68,7 @@ class InlineDispatcher(Dispatcher):
         return Devices(num_gpus=len(names), names=names)
 
     def close(self) -> None:
-        self._closed.set()  # set first, as a thread that gets free takes the next trial at once
+        self._closed.set()  # set first, as a thread that gets free takes the next trial immediately
         self._pending.cancel_all()
         self._pool.shutdown(cancel_futures=True)
 

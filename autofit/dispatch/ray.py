@@ -181,7 +181,7 @@ class RayDispatcher(Dispatcher):
         )
 
     def _able(self, trial: Probe | TrialSpec) -> list[tuple[Node, int]]:
-        """Nodes of the cluster, each with the number of trials like `trial` that the node can run at once."""
+        """Nodes of the cluster, each with the number of trials like `trial` that it can run in parallel."""
         probe, spec = (trial, None) if isinstance(trial, Probe) else (trial.probe, trial)
         nodes = _nodes()
         request = self._wishes.request(probe, spec, nodes)
@@ -390,7 +390,7 @@ def _of_error(spec: TrialSpec, error: BaseException) -> TrialOutcome | DispatchE
         return _lost(
             spec,
             f"Ray killed the trial's worker because its node ran short of memory ({brief_error(error)}): "
-            "run fewer trials at once there, or give the node more memory",
+            "run fewer trials at a time there, or give the node more memory",
         )
     lost = (
         exceptions.WorkerCrashedError,

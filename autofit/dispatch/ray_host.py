@@ -82,12 +82,12 @@ def main(folder: str) -> None:
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
     """Waits until the Ray host has ended, or is overdue because its parent is gone.
 
-    That is `GRACE_SECONDS` after the parent ended or closed its pipe, or at once if the parent asks to hurry.
+    That is `GRACE_SECONDS` after the parent ended or closed its pipe, or immediately if the parent asks so.
 
     Args:
         host: process id of the Ray host.
         coordinator: process id of the parent.
-        is_hurried: set when the parent asks to end at once.
+        is_hurried: set when the parent asks to end immediately.
     """
     requests = select.poll()
     requests.register(0, 0)  # only for the end of the pipe, which its reader may notice too

@@ -90,7 +90,7 @@ def _accelerator_types(node: Node) -> list[str]:
 
 
 def num_at_once(node: Node, request: Request) -> int:
-    """Number of trials that a node could run at once if it were idle, each with the requested resources."""
+    """Number of trials that an idle node could run in parallel, each with the requested resources."""
     return min(int(node.get(name, 0) / amount + _ROUNDING) for name, amount in request.items())
 
 
@@ -100,7 +100,7 @@ def can_run(nodes: Iterable[Node], request: Request, num_nodes: int = 1) -> bool
 
 
 def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) -> int:
-    """Number of trials that could run at once, each with the requested resources on `num_nodes` nodes.
+    """Number of trials that could run in parallel, each with the requested resources on `num_nodes` nodes.
 
     All nodes count as idle.
     """

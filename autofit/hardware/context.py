@@ -40,8 +40,9 @@ _SAME_EVERYWHERE_MIB = 46.75
 _KIB_PER_THREAD = 2.1797
 _BELOW_MIB, _ABOVE_MIB = 110, 120
 
-# Memory that loading all kernels at once adds: from 362 MiB (pytorch/pytorch#86509, on an unnamed card)
-# to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
+# Memory that is added where all kernels are loaded at the start, not each at its first use: from 362 MiB
+# (pytorch/pytorch#86509, on an unnamed card) to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609
+# to 683 MiB.
 _EAGER_MIB = (360, 680, 1180)
 
 # For cards without a line, the high end is this many times the largest observation. The factor is an
@@ -72,7 +73,7 @@ class Observation:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads that can be resident on the card at once."""
+        """Number of threads that can be resident on the card at the same time."""
         return self.num_sms * ARCHITECTURE_LIMITS[self.architecture].max_threads_per_sm
 
 
@@ -138,7 +139,7 @@ def context_interval(
 def _by_threads(architecture: str, name: str | None, loading: Loading) -> ContextInterval:
     """Memory outside the allocator on a card, by a formula in the number of threads that it can hold.
 
-    CUDA reserves stacks for all threads that can be resident at once.
+    CUDA reserves stacks for all threads that can be resident at the same time.
     """
     known = counted(Architecture.of(architecture).vendor)
     if architecture in ARCHITECTURE_LIMITS:

@@ -8,7 +8,7 @@ A running Ray job takes five processes and a hundred megabytes, and Ray fails a 
 resources after a quarter of an hour. So jobs wait in autofit's queue, and few are Ray's at a time.
 
 Ray accepts a submission id once, which decides which process starts a driver. Therefore several
-processes may call `admit` at once, and any of them may be killed in it.
+processes may call `admit` at the same time, and any of them may be killed in it.
 
 One storage serves one cluster: a driver that this cluster does not know counts as lost.
 """
@@ -42,7 +42,8 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
     """Starts drivers for queued jobs while there is room, and restarts or ends jobs whose driver is gone.
 
     A job is one `autofit tune` on a Ray cluster; its driver is the process that runs it there. Several
-    processes may call this function at once. If one of them is killed, the next call repairs what it left.
+    processes may call this function at the same time. If one of them is killed, the next call repairs what
+    it left.
 
     Returns:
         Jobs whose driver was started.

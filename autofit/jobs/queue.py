@@ -7,7 +7,7 @@
 
 Only one process can take a trial from WAITING to RUNNING in the storage. As all processes take the oldest
 waiting job, that step also keeps the number of running jobs within a limit, however many processes admit
-jobs at once.
+jobs at the same time.
 
 Everything else about a job is a user attribute of its trial, and the state is written last: an ended
 job has its result. Only this module knows the attributes' names.
@@ -195,8 +195,8 @@ class JobQueue:
         """Takes the oldest queued job and marks it as running, so that no other process starts its driver.
 
         Args:
-            max_running: most jobs that may run at once, besides the limit that the job itself sets; None for
-                that limit alone.
+            max_running: most jobs that may run in parallel, besides the limit that the job itself sets; None
+                for that limit alone.
 
         Returns:
             The job; None if no job waits, or as many jobs as allowed are running.

@@ -81,7 +81,7 @@ class RayJobs:
         Args:
             working_dir: path of a zip file on this machine, or the URI of one.
             needs_slot: whether the job takes 1 of the cluster's resource `autofit_driver`, by which nodes
-                limit the number of jobs that run at once.
+                limit the number of jobs that run at the same time.
 
         Returns:
             Whether the job was started; False if a job with this id was started before.
@@ -138,7 +138,7 @@ class RayJobs:
                 yield chunk
 
     def driver_slots(self) -> int | None:
-        """Number of drivers (processes that run jobs) that the cluster runs at once; None if not limited."""
+        """Number of drivers (processes of jobs) that the cluster runs in parallel; None if not limited."""
         with _ray_errors(self.address):
             response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
             response.raise_for_status()

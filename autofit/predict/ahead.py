@@ -11,7 +11,7 @@ from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
 from autofit_workers.spec.pythons import Self
 from autofit_workers.trials.door import ended_by
 
-_AT_ONCE = 2  # trials that run at once; `autofit_workers.trials.run` decides whether they share a process
+_AT_ONCE = 2  # trials that run in parallel; `autofit_workers.trials.run` decides whether they share a process
 
 
 class TracesAhead:

@@ -107,7 +107,7 @@ class AskedPlans(PassedOn):
 
 
 def prepare(architecture: str, release: str | None) -> None:
-    """Starts the process that asks libcudnn, if questions on `architecture` need it, and returns at once.
+    """Starts the process that asks libcudnn, if questions on `architecture` need it, and returns immediately.
 
     Args:
         release: release of PyTorch that is predicted; None for the installed one.

@@ -115,7 +115,8 @@ class Agenda:
     def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
         """Number of training steps that a trial should run.
 
-        A trial that may turn out to be the best configuration runs as long as its verification needs at once.
+        A trial that may turn out to be the best configuration runs, from the start, as many steps as its
+        verification needs.
         """
         if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
             return self.goal.num_steps

@@ -186,7 +186,7 @@ class Boundary:
     prediction, by a straight line from predicted to measured peaks, so that a wrong prediction costs a trial
     or two. Without a prediction the search grows from the smallest size and extrapolates measured peaks.
     After a few such trials it bisects, so that it ends in O(log max_batch) trials in any case. If several
-    trials run at once, they get the estimate, the size after it, and sizes spread around both.
+    trials run at the same time, they get the estimate, the size after it, and sizes spread around both.
 
     A larger batch may fit although a smaller one fails. So if the corrected prediction says that some size
     above the smallest failing one takes less memory than that one and fits, it is tried too; without a

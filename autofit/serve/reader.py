@@ -38,7 +38,7 @@ class StorageReader:
 
     A study is the stored record of a search. A journal file that has not changed is not read. In a database,
     a study without running trials and without changes for 120 seconds is read only every twentieth time, and
-    at once when a search opens it.
+    immediately when a search opens it.
 
     Args:
         storage: database URL, or path of a journal.

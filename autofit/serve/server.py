@@ -155,7 +155,7 @@ def _bounded(
         def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
             super().connection_made(handler, transport)
             if len(self._open) >= max_connections:
-                oldest, timer = self._open.pop(next(iter(self._open)))  # at once, as it is lost a turn later
+                oldest, timer = self._open.pop(next(iter(self._open)))  # now, as it is lost a turn later
                 timer.cancel()
                 oldest.abort()
             self._open[handler] = transport, loop.call_later(request_seconds, transport.abort)

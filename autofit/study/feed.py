@@ -20,7 +20,7 @@ class TrialFeed:
     are not read, since it knows their state.
 
     Args:
-        piece: number of trials that are read from a database at once.
+        piece: number of trials that are read from a database in one query.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, piece: int = 500) -> None:

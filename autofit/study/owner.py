@@ -48,7 +48,7 @@ class Owner:
             regard the trial as abandoned.
         coordinator: id of the search; one process may run several searches.
         asked_seconds: time at which the search started the trial, in seconds of the epoch.
-        num_workers: number of trials that the search could run at once at that time; None if unknown.
+        num_workers: number of trials that the search could run in parallel at that time; None if unknown.
     """
 
     host: str

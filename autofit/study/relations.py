@@ -1,7 +1,7 @@
 """Optuna's storage in a database, whose reads return all other records if one is damaged.
 
 A value may be invalid JSON, a state unknown, a page unreadable for the database. Optuna reads all trials of a
-study, or all studies, at once, and one such record makes the whole read fail. Then the request is halved
+study, or all studies, together, and one such record makes the whole read fail. Then the request is halved
 until the record is found; its readable part is returned with the mark `DAMAGED`.
 """
 
@@ -74,7 +74,7 @@ class Relations(RDBStorage):
         included_trial_ids: set[int],
         trial_id_greater_than: int,
     ) -> list[FrozenTrial]:
-        """Trials of a study; read one by one, without damaged attributes, if they cannot be read at once."""
+        """Trials of a study; read one by one, without damaged attributes, if they cannot be read together."""
 
         def apart() -> list[FrozenTrial]:
             wanted = [

@@ -1,6 +1,6 @@
 """Study of a search: the durable record of all trials, and the choice of the next trial.
 
-Several processes may ask at once. Each chooses from what it knows, writes its trial, and reads
+Several processes may ask at the same time. Each chooses from what it knows, writes its trial, and reads
 the trials that got a smaller number meanwhile. A process that finds its size among them gives its own
 trial up and chooses again, so nothing is tried twice. Every operation may be repeated after a lost
 connection; `autofit.study.records` describes the state of a record in between.
@@ -265,7 +265,7 @@ class TuningStudy:
         """Starts the record of the next trial to run, and returns its configuration.
 
         Args:
-            num_workers: number of trials that this process may run at once, if known.
+            num_workers: number of trials that this process may run in parallel, if known.
 
         Returns:
             The trial; None if none is left, or if all that are left run already.

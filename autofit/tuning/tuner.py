@@ -64,7 +64,7 @@ class Tuner:
         spec: specification with the fields that all trials share; the tuner sets knobs, batch size and steps.
         study: stored record of the search; it proposes the next trial and keeps the outcomes.
         curves: predicted peak curves by knob setting.
-        trials: runs trials, several at once if it has the capacity.
+        trials: runs trials, several at the same time if it has the capacity.
         emit: called with each event.
         limits: limits at which the search ends early.
         caps: for knob settings whose search ends at a smaller batch than that of others, the reason.

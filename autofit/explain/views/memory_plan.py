@@ -8,7 +8,7 @@ Buffers are rectangles, fixed in time and as high as their bytes, of which no tw
            ││    A     │  B   │
            └┴──────────┴──────┴── time
 
-The smallest arena is hard to find, but cannot be smaller than the most bytes that live at once. Two
+The smallest arena is hard to find, but cannot be smaller than the most bytes that live at any moment. Two
 heuristics run and the smaller plan is taken:
 
 - by size: the largest buffer first, each into the smallest gap that fits among the buffers that
@@ -51,7 +51,7 @@ class MemoryPlan:
         buffers: buffers to place.
         offsets: first byte of each buffer in the arena.
         num_bytes: size of the arena.
-        lower_bound_bytes: the most bytes that are needed at once; no plan can take less.
+        lower_bound_bytes: the most bytes that are needed at any moment; no plan can take less.
     """
 
     buffers: tuple[Buffer, ...]

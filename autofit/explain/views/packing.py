@@ -27,7 +27,7 @@ def pack(graph: StepGraph) -> Packed:
 
     A value is freed after its last reader. The result of an element-wise kernel takes over the memory of an
     input that nobody reads later, if the input is of the same size, or is larger and would live as long in
-    eager mode. So no more bytes are needed at once than in eager mode.
+    eager mode. So no more bytes are needed at any moment than in eager mode.
     """
     known = uses(graph)
     place = _places(graph, known)

@@ -7,7 +7,7 @@ every number, and every policy keeps the step's inputs for as long as eager PyTo
 
 - `everything`: no value is freed before the step ends.
 - `named`: values with a name in Python code are kept until the step ends, temporaries are freed
-  as in eager mode; `unnamed_bytes` is the most bytes that temporaries hold at once.
+  as in eager mode; `unnamed_bytes` is the most bytes that temporaries hold at any moment.
 - `eager`: each value is freed when PyTorch frees it: when the last reference to it goes.
 - `in-place`: each value is freed after its last reader, and the result of an element-wise operator
   reuses the memory of an input that is at least as large, has elements of the same size and has no
@@ -51,8 +51,8 @@ class Policy:
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
         meaning: explanation of the policy in words.
-        peak_bytes: the most bytes needed at once, including memory that lives all through the step.
-        lower_bound_bytes: the most bytes that live at once; no placement of the buffers can need less.
+        peak_bytes: the most bytes needed at any moment, including memory that lives all through the step.
+        lower_bound_bytes: the most bytes that live at any moment; no placement of the buffers can need less.
         num_kernels: number of operators that compute.
         num_values: number of buffers that hold the step's values.
     """
@@ -73,7 +73,7 @@ class Plan:
         step: number of the step.
         resident_bytes: bytes of memory that lives from before the step to after it; part of every peak.
         num_unnamed: number of values that no Python name is bound to.
-        unnamed_bytes: the most bytes that such values hold at once in eager mode.
+        unnamed_bytes: the most bytes that such values hold at any moment in eager mode.
         policies: needs under each policy, from the one that frees nothing to the most thrifty.
         layout: offsets of the policy `planned`; its arena does not include the resident bytes.
         holders: index of the layout's buffer that holds each value of the step, by allocation.

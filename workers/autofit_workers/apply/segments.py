@@ -38,7 +38,7 @@ def join(blocks: Sequence[torch.nn.Module]) -> None:
 class _Group:
     """Blocks that share one activation checkpoint; each forward pass through them makes a new segment.
 
-    A segment is the part of a forward pass that backward recomputes at once.
+    A segment is the part of a forward pass that backward recomputes in one go.
     """
 
     def __init__(self) -> None:

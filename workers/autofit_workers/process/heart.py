@@ -39,7 +39,7 @@ class Heart:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def report(self, beat: Heartbeat) -> None:
-        """Sends a heartbeat at once, and starts to repeat it."""
+        """Sends a heartbeat immediately, and starts to repeat it."""
         with self._lock:
             self._line = beat.to_json()
             self._say(self._line)

@@ -53,7 +53,7 @@ _AUTHORIZATION = re.compile(
     r"""(\bbearer\s+|\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:basic|token)\s+)[^\s"'\\]+""", re.IGNORECASE
 )
 
-# Every text with a secret has one of these; all other texts are returned at once.
+# Every text with a secret has one of these; all other texts are returned without a further look.
 _SIGNS = (
     "@", ":/", ":\\", "//", "%40",
     "pass", "pwd", "token", "secret", "sig", "cred", "auth", "key", "bearer",

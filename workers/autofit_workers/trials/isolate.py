@@ -137,7 +137,7 @@ class Child:
         self.start_seconds = self.busy_seconds = 0.0
 
     def start(self, permissions: Permissions | None = Permissions()) -> None:  # noqa: B008 - frozen
-        """Starts the process and returns at once, so that its import of torch overlaps other work.
+        """Starts the process and returns immediately, so that its import of torch overlaps other work.
 
         Args:
             permissions: what predicted workloads may do in it; None for a process that measures.
@@ -162,7 +162,7 @@ class Child:
             return self._timed(spec)
 
     def run_if_free(self, spec: TrialSpec) -> TrialOutcome | None:
-        """Runs a trial as `run` does; returns None at once if another trial is running."""
+        """Runs a trial as `run` does; returns None without waiting if another trial is running."""
         if not self._lock.acquire(blocking=False):
             return None
         try:

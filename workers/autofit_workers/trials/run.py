@@ -46,7 +46,7 @@ def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial (a measured or predicted run) in a process of its own and returns its outcome.
 
     A measured trial gets a fresh process, or one for each of its ranks, and so does a script. Other
-    predictions share one process, or two if several run at once; those with kernels of other libraries
+    predictions share one process, or two if several run in parallel; those with kernels of other libraries
     have their own. Shared processes live until this process ends. Errors become outcomes; only an
     interruption of this process raises.
     """

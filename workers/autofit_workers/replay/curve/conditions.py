@@ -60,7 +60,7 @@ class Level(StrEnum):
 
     @property
     def clock(self) -> EventClock:
-        """Assumption on when CUDA events complete: at high and worst level once waited for, else at once."""
+        """Assumption on when CUDA events complete: immediately; at high and worst level once waited for."""
         return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:

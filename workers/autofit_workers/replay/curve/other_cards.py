@@ -6,8 +6,8 @@ the number of cards. The likely level has the workspaces of one card.
 
 Plans are queried at the batch sizes of `autofit_workers.replay.plans.grid_plans`. A workspace consists of
 copies of feature maps, so between two of these sizes it is taken as proportional to the samples that cuDNN
-runs at once: at the high level with the larger workspace per sample of the two sizes, at the low level with
-the smaller one. That covers the kernels of both sizes, wherever between them cuDNN changes kernels.
+runs in one piece: at the high level with the larger workspace per sample of the two sizes, at the low level
+with the smaller one. That covers the kernels of both sizes, wherever between them cuDNN changes kernels.
 """
 
 from __future__ import annotations

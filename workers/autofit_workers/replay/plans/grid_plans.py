@@ -87,8 +87,8 @@ def neighbours(num_samples: int) -> tuple[int, int]:
 def _ends(call: Convolution) -> tuple[int, int]:
     """Lower and upper batch size next to a call's own at which its plans are queried.
 
-    The upper one is at most the number of samples that cuDNN runs at once. Both are the call's own size if
-    that is in the grid, or if cuDNN runs no more samples at once.
+    The upper one is at most the number of samples that cuDNN runs in one piece. Both are the call's own size
+    if that is in the grid, or if cuDNN runs no more samples in one piece.
     """
     num_samples = call.input_shape[0]
     low, high = neighbours(num_samples)

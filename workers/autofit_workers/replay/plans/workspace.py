@@ -85,7 +85,7 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
 
 
 def samples_at_once(call: Convolution) -> int:
-    """Number of samples that cuDNN runs at once: it splits a batch into pieces of up to 2^31 elements.
+    """Number of samples that cuDNN runs in one piece: it splits a batch into pieces of up to 2^31 elements.
 
     A plan's workspace is for one piece: queried without a GPU, cuDNN 9.8, 9.10 and 9.20 need no more for any
     larger batch (but for 0.02 % that some kernels take for each piece), in float32 and float16, in all passes
@@ -96,7 +96,7 @@ def samples_at_once(call: Convolution) -> int:
 
 
 def at_once(call: Convolution) -> Convolution:
-    """Convolution of the samples that cuDNN runs at once; its workspace is that of the whole call."""
+    """Convolution of the samples that cuDNN runs in one piece; its workspace is that of the whole call."""
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 

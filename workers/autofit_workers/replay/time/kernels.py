@@ -167,7 +167,7 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
     """Returns a rule for operators whose kernel, of class `kind`, accesses elements one by one.
 
-    vLLM's kernels do so, rather than read several elements at once.
+    vLLM's kernels do so, rather than read several elements in one access.
     """
 
     def make(work: Work) -> tuple[Kernel, ...]:

@@ -88,7 +88,7 @@ class HostRecorder(Recorder):
     def _allocate_with(
         self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
     ) -> None:
-        """Records each output, followed by its workspace, which is freed at once."""
+        """Records each output, followed by its workspace, which is freed immediately."""
         waiting = iter(spans)
         for leaf in leaves:
             if self._is_ours(leaf):

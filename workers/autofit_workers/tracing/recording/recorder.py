@@ -413,7 +413,7 @@ class Recorder:
         return index
 
     def _use_workspace(self, convolution: Convolution, operator: str, origin: Origin) -> None:
-        """Records a convolution's workspace, freed at once; its size is found when the trace is replayed."""
+        """Records a convolution's workspace, freed immediately; a replay of the trace finds its size."""
         self._events.append(
             ~self._append(
                 Allocation(

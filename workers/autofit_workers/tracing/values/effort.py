@@ -3,8 +3,8 @@
 Small tensors are always computed. Large ones are computed only by operators that take about as long as a
 copy, and by short matrix products. This covers masks, indices and lengths of usual sizes, but not a network's
 layers. Two limits keep a prediction fast and its memory small: the bytes that one program's operators write
-in total, and the bytes of known values held at once. Values beyond a limit are unknown; sizes that depend on
-them are assumed and recorded.
+in total, and the bytes of known values held at the same time. Values beyond a limit are unknown; sizes
+that depend on them are assumed and recorded.
 """
 
 from __future__ import annotations

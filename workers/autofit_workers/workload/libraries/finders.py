@@ -37,7 +37,7 @@ _waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Calls `act` with a module when it is imported, or at once if it already is; cannot be undone."""
+    """Calls `act` with a module when it is imported, or immediately if it already is; cannot be undone."""
     if name in sys.modules:
         act(sys.modules[name])
     elif name in _waiting:

@@ -40,7 +40,7 @@ def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
 
     Args:
         blocks: thread blocks of the kernel without splits.
-        multiprocessors: number of thread blocks that the card runs at once.
+        multiprocessors: number of thread blocks that the card runs at the same time.
         key_blocks: blocks into which the kernel divides the keys.
     """
     if blocks >= 0.8 * multiprocessors:

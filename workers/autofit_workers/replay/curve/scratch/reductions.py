@@ -3,7 +3,7 @@
 The formulas repeat PyTorch's (2.13, aten/src/ATen/native/cuda/Reduce.cuh: `setReduceConfig`,
 `set_block_dimension`, `get_output_vec_size`). Every block gets room for the partial results of its threads,
 up to four numbers each: a sum over many rows, such as the gradient of a bias, takes 64 KiB for each block
-that the card runs at once.
+that the card runs at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Processors:
 
     Attributes:
         num: number of multiprocessors, or of AMD's compute units.
-        threads: most threads that one multiprocessor holds at once.
+        threads: most threads that one multiprocessor holds at the same time.
         warp: number of threads that run together.
         fewest_values: fewest inputs that a thread sums when several thread blocks share an output.
         fewest_shares: fewest thread blocks that share an output, if any do.

@@ -10,7 +10,7 @@ be:
     codes      int64 codes, which the next kernel packs to 4 bits       (subclass_4bit.py, `copy_`)
 
 They are those in the code that TorchInductor 2.13 generates for the CPU (`TORCH_LOGS=output_code`). It is not
-known which of them remain within a kernel on a GPU, and whether both states' buffers are alive at once.
+known which of them remain within a kernel on a GPU, and whether both states' buffers are alive together.
 """
 
 from __future__ import annotations
