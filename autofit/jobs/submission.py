@@ -89,7 +89,7 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
         return _located(settings, working_dir)
     except OSError as error:
         raise UsageError(
-            f"the workload {settings.model} cannot be read: {error.strerror}; name a file that can"
+            f"the workload {settings.model} cannot be read ({error.strerror}): name a file that can be read"
         ) from error
 
 

@@ -222,8 +222,8 @@ def _release(engine: Engine, wanted: str | None) -> str:
         if number >= tuple(map(int, release.split("."))):
             return release
     raise UsageError(
-        f"--engine-release: no rules are known of {engine.name} {wanted}; they begin with "
-        f"{', '.join(reversed(list(engine.releases)))}"
+        f"--engine-release: no rules are known of {engine.name} {wanted}: expected one of "
+        f"{', '.join(reversed(list(engine.releases)))}, or a later release"
     )
 
 
@@ -246,7 +246,7 @@ def _require_sane(question: KvQuestion, engine: Engine) -> None:
     if not question.gpu.vendor.facts.knows_servers:
         known = ", ".join(f"{vendor}'s" for vendor in Vendor if vendor.facts.knows_servers)
         which = f"{question.gpu.name} is a card of {question.gpu.vendor}"
-        raise UsageError(f"{which}: servers' memory is known on {known} alone")
+        raise UsageError(f"{which}, but servers' memory is known on {known} alone: name one of those")
     if question.max_loras and "max_loras" not in engine.flags:
         raise UsageError(f"--max-loras: {engine.name} keeps no buffers for adapters: leave it out")
     if question.block_size and "block_size" not in engine.flags:
@@ -277,7 +277,8 @@ def _require_divisible(architecture: Architecture, question: KvQuestion) -> None
             )
     if question.length and question.max_model_len and question.length > question.max_model_len:
         raise UsageError(
-            f"--length {question.length} is longer than --max-model-len {question.max_model_len} allows"
+            f"--length {question.length} is longer than --max-model-len {question.max_model_len} allows: "
+            "shorten one, or raise the other"
         )
 
 

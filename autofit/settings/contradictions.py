@@ -67,14 +67,17 @@ def _require_ranks(settings: DeclaredSettings) -> None:
         )
     if settings.script is None and settings.num_processes is not None and not settings.parallels:
         raise UsageError(
-            "--nproc counts the ranks of a script, or of --search parallel=…: name it with --script, or "
-            "add that; the ranks of a model can be said with --parallel, as in fsdp:8"
+            "--nproc counts the ranks of a script, or of --search parallel=…: add --script or that search; "
+            "the ranks of a model can be said with --parallel, as in fsdp:8"
         )
     if settings.script is not None and settings.parallels:
-        raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        raise UsageError(
+            "--search parallel=… spreads a model over GPUs, but a script decides that itself: drop one of "
+            "the two"
+        )
     if settings.setup.rank and settings.parallels:
         raise UsageError(
-            "--rank names a rank of one --parallel, and --search parallel=… compares several: drop it"
+            "--rank names a rank of one --parallel, and --search parallel=… compares several: drop --rank"
         )
     if settings.script is None and settings.setup.rank and not settings.setup.parallel:
         raise UsageError(
@@ -116,7 +119,10 @@ def _require_nodes(settings: DeclaredSettings) -> None:
         UsageError: they cannot, such as without a Ray cluster.
     """
     if settings.dispatch != RAY:
-        raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {settings.dispatch} has one machine")
+        raise UsageError(
+            f"--nnodes is for a Ray cluster, and --dispatch {settings.dispatch} has one machine: drop one of "
+            "the two"
+        )
     if not settings.parallels and not settings.setup.parallel:
         raise UsageError(
             "--nnodes spreads ranks over nodes, and there is only one rank: name more with --parallel, "
@@ -150,7 +156,8 @@ def _require_sizes(settings: DeclaredSettings) -> None:
     if settings.maximize is not Maximized.SEQ_LEN:
         if settings.batch_size is not None:
             raise UsageError(
-                "--batch-size is for --maximize seq-len: add that, or leave it out for the largest batch"
+                "--batch-size is for --maximize seq-len: add that, or leave --batch-size out to search for "
+                "the largest batch"
             )
         return
     wants = (

@@ -85,9 +85,9 @@ def resolve_one_configuration(
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search} - set(also)
     given = _said(options)
-    if misplaced := sorted(given.keys() & of_search):
+    if misplaced := ", ".join(sorted(given.keys() & of_search)):
         raise UsageError(
-            f"{what} does not take {', '.join(misplaced)}: it only predicts one configuration; leave that out"
+            f"{what} does not take {misplaced}, as it only predicts one configuration: leave out {misplaced}"
         )
     settings = resolve_settings({**given, "probe": "predict"}, {}, None)
     settings.one_conv_algo(what)
@@ -114,7 +114,8 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     num_ranks = None if num_processes is None else num_processes * num_nodes
     if num_ranks is not None and num_ranks > MOST_RANKS:
         raise UsageError(
-            f"--nproc {num_processes} on --nnodes {num_nodes}: at most {MOST_RANKS} ranks in all"
+            f"--nproc {num_processes} on --nnodes {num_nodes} are {num_ranks} ranks: ask for at most "
+            f"{MOST_RANKS} in all"
         )
     try:
         settings = TuneSettings(

@@ -169,8 +169,8 @@ def _require_predicted(settings: TuneSettings) -> None:
     )  # fmt: skip
     if wants is not None:
         raise UsageError(
-            f"several cards are predicted only and cannot be combined with {wants}: drop it, or let `autofit "
-            "submit` make a job for each card"
+            f"several cards are only predicted and cannot be combined with {wants}: drop {wants}, or let "
+            "`autofit submit` make a job for each card"
         )
 
 

@@ -175,7 +175,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "zero1:2000000"}, "zero1:2000000: at most 1048576 ranks train together"),
         (
             {"search": "parallel=fsdp+tp", "nproc": "1024", "nnodes": "1025"},
-            "--nproc 1024 on --nnodes 1025: at most",
+            "--nproc 1024 on --nnodes 1025 are 1049600 ranks: ask for at most",
         ),
         ({"parallel": "zero3:0"}, "'zero3:0' is not ddp:N"),
         (

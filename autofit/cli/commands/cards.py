@@ -118,7 +118,7 @@ def cards(
         parallels = _on_each(num_gpus, given.pop("parallel") or FSDP)
     settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
     if parallels and settings.script is not None:
-        raise UsageError("--gpus spreads a model, and a script decides that itself: drop it")
+        raise UsageError("--gpus spreads a model over GPUs, but a script decides that itself: drop --gpus")
     question = CardsQuestion(
         gpus=gpus,
         batch_size=batch_size,

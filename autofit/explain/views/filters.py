@@ -143,8 +143,9 @@ class Filters:
             if field not in used and getattr(self, field) != getattr(usual, field)
         ]
         if ignored:
+            named = " and ".join(ignored)
             raise UsageError(
-                f"--view {view} does not take {' and '.join(ignored)}: leave that out or choose another view"
+                f"--view {view} does not take {named}: leave {named} out, or choose another view"
             )
 
     def nothing_matches(self) -> NothingMatchesError:

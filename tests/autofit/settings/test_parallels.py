@@ -78,7 +78,7 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
         ({"search": "parallel=ddp+tp", "nproc": 4}, "ddp goes with no other kind"),
         (
             {"nproc": 8},
-            "--nproc counts the ranks of a script, or of --search parallel=…: name it",
+            "--nproc counts the ranks of a script, or of --search parallel=…: add --script",
         ),
         (
             {"search": "parallel=ddp:2", "parallel": "ddp:2"},

@@ -199,5 +199,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
         if type(layer) is nn.Linear and path not in kept
     ]
     if not found:
-        raise InapplicableError(f"base {base} quantizes linear layers, and the model has none")
+        raise InapplicableError(
+            f"base {base} quantizes linear layers, and the model has none: choose fp32, fp16 or bf16"
+        )
     return found

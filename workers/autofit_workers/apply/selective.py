@@ -86,8 +86,8 @@ class _Policy:
         output = getattr(context, "op_output", None)
         if output is None:
             raise UnsupportedError(
-                f"this PyTorch ({torch.__version__}) does not tell a policy what an operator puts out: "
-                "choose --checkpointing selective, without a number"
+                f"this PyTorch ({torch.__version__}) does not tell a policy what an operator returns: choose "
+                "--checkpointing selective, without a number"
             )
         num_bytes = sum(each.nbytes for each in tree_leaves(output) if isinstance(each, torch.Tensor))
         self._seen_bytes += num_bytes

@@ -60,7 +60,8 @@ class Generate:
             )
         except ImportError as error:
             raise InapplicableError(
-                f"--cache {self.knobs.cache} needs a library that is not installed: {error}"
+                f"--cache {self.knobs.cache} needs a library that is not installed ({error}): install it, or "
+                "choose another --cache"
             ) from error
         except ValueError as error:
             if not more:

@@ -382,7 +382,7 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
     ("name", "parallel", "knobs", "message"),
     [
         ("gpt", "tp:2", {}, "--parallel tp: Gpt has no plan for it"),
-        ("gpt", "ep:2", {}, "--parallel ep deals out the experts of models of transformers, and Gpt is none"),
+        ("gpt", "ep:2", {}, "--parallel ep deals out experts of transformers' models, and Gpt is not one"),
         ("llama", "ep:2", {}, "--parallel ep: LlamaForCausalLM has no experts of which transformers has a"),
         ("mixtral", "ep:3", {}, "--parallel ep:3 does not divide the model's 4 experts: use ep:2, ep:4"),
         ("mixtral", "fsdp:2,ep:8", {}, "--parallel ep:8 has more ranks than the model has experts, 4: use"),

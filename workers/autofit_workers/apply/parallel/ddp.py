@@ -25,8 +25,8 @@ class DataParallelRanks(Strategy):
     def require_applicable(self, _spec: TrialSpec, workload: Workload) -> None:
         if workload.mode != TRAIN:
             raise InapplicableError(
-                "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it "
-                "out"
+                "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave "
+                "--parallel out"
             )
 
     def takes_base(self, _base: str) -> bool:

@@ -39,7 +39,8 @@ class DeviceMapCards(Strategy):
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
             raise InapplicableError(
-                f"--parallel {self.parallel} deals layers out to GPUs: leave out what is predicted of the CPU"
+                f"--parallel {self.parallel} deals layers out to GPUs, and here the CPU is predicted: leave "
+                "one of the two out"
             )
 
     def takes_base(self, base: str) -> bool:

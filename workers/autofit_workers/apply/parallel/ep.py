@@ -70,11 +70,11 @@ def _plan_of(model: Any) -> dict[str, str]:
     name = type(model).__name__
     if not hasattr(model, "config") or not hasattr(model, "base_model_prefix"):
         raise InapplicableError(
-            f"--parallel ep deals out the experts of models of transformers, and {name} is none: use fsdp:N"
+            f"--parallel ep deals out experts of transformers' models, and {name} is not one: use fsdp:N"
         )
     if not hasattr(model, "_expand_parallel_plan"):
         raise MissingLibraryError(
-            "ep:N is by transformers' own code, and the one that is installed where trials run has none: "
+            "ep:N is by transformers' own code, which the release that is installed where trials run lacks: "
             "pip install --upgrade transformers"
         )
     if not model.ep_plan:

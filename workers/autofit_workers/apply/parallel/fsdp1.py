@@ -101,7 +101,7 @@ def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch
             )
     except (ValueError, TypeError) as error:
         raise InapplicableError(
-            f"FullyShardedDataParallel does not take this model: {text_of(error)}"
+            f"FullyShardedDataParallel does not take this model ({text_of(error)}): use fsdp:N, or ddp:N"
         ) from error
 
 

@@ -66,12 +66,12 @@ class Ranks:
             each.require_applicable(spec, workload)
         if workload.mode == GENERATE:
             raise InapplicableError(
-                f"--parallel {parallel} is for training and inference: leave it out to generate"
+                f"--parallel {parallel} is for training and inference: leave out --parallel to generate"
             )
         if base in QUANTIZATIONS and not all(each.takes_base(base) for each in self._strategies):
             raise InapplicableError(
-                f"--parallel {parallel} cannot be combined with base {base}: weights that a library "
-                "quantizes are sharded by fsdp1:N alone, of bitsandbytes and in 4 bits; use it, or ddp:N"
+                f"--parallel {parallel} cannot be combined with base {base}: of quantized weights, only "
+                "those of bitsandbytes in 4 bits can be sharded, and only by fsdp1:N; use both, or ddp:N"
             )
 
     def join(self, spec: TrialSpec, device: torch.device) -> None:

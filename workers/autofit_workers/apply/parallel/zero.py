@@ -217,7 +217,7 @@ def _engine(
     if not isinstance(optimizers, torch.optim.Optimizer):
         raise InapplicableError(
             f"--parallel {parallel}: DeepSpeed takes one optimizer, and here are {len(optimizers)}: "
-            "choose one of the others with --optimizer"
+            "choose an --optimizer that is one for all parameters, such as adamw"
         )
     deepspeed = library()
     optimizer = _on_host(optimizers, parallel, knobs) if zero.offloads else optimizers

@@ -105,7 +105,7 @@ def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], k
         if eager is None:
             raise UnsupportedError(
                 f"PyTorch's operator {func.name()} is only there when it is compiled, which a prediction "
-                "cannot follow: measure it"
+                "cannot follow: measure instead"
             )
         with mode:
             return eager(*args, **kwargs)

@@ -112,8 +112,8 @@ class DataParallel:
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
         if not self._names:
             raise InapplicableError(
-                "--parallel ddp: no parameter of the model is trained, so ranks exchange nothing: leave the "
-                "option out"
+                "--parallel ddp: no parameter of the model is trained, so ranks exchange nothing: leave "
+                "--parallel out"
             )
         self._reduced = [p for p in model.parameters() if p.requires_grad and id(p) not in sparse]
         self._ready: dict[int, nn.Parameter] = {}  # by id, in the order in which gradients arrived
@@ -141,14 +141,14 @@ class DataParallel:
         if not self._has_run:
             raise UnsupportedError(
                 "--parallel ddp: a step calls parts of the model but never the model itself, and so bypasses "
-                f"{DATA_PARALLEL}: call the model that step or loss receives, or leave the option out"
+                f"{DATA_PARALLEL}: call the model that step or loss receives, or leave --parallel out"
             )
         missing = [name for key, name in self._names.items() if key not in self._ready]
         if missing:
             raise UnsupportedError(
                 f"--parallel ddp: {missing[0]} gets no gradient in the step; {DATA_PARALLEL} then fails "
                 "unless find_unused_parameters=True, which is not predicted: set requires_grad to False for "
-                "what is not trained, or leave the option out"
+                "what is not trained, or leave --parallel out"
             )
 
     def _arrived(self, parameter: torch.Tensor) -> None:

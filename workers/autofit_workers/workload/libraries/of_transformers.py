@@ -95,8 +95,8 @@ def configuration_of(ref: WorkloadRef) -> Any:
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise UnsupportedError(
-            f"{ref.target} is no configuration that transformers {transformers.__version__} takes: "
-            f"{brief_error(error)}"
+            f"{ref.target} is no configuration that transformers {transformers.__version__} takes "
+            f"({brief_error(error)}): mend the configuration, or install the release that it was written for"
         ) from error
 
 
@@ -120,7 +120,9 @@ def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) 
         is_size = isinstance(value, int) and (key.startswith("num_") or key.endswith("_size"))
         # Some classes give a negative number a meaning, such as all layers.
         if is_size and value < 0 and value != getattr(types.get(kind), key, None):
-            raise UnsupportedError(f"{name} says {key}: {value}, which cannot be less than 0")
+            raise UnsupportedError(
+                f"{name} says {key}: {value}, which cannot be less than 0: mend the configuration"
+            )
 
 
 def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
