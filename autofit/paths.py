@@ -3,6 +3,7 @@
 $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── studies/              Optuna journals, one a study
 ├── traces/               traces of predictions, by digest
+├── kept/                 outcomes of the trials that made them, by what decided them
 ├── observations/         observed peaks, one a file
 ├── step-times/           measured steps, one a file
 ├── errors/               reports of internal errors, one a file
@@ -16,6 +17,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -65,9 +67,28 @@ def studies_dir() -> Path:
     return _writable(studies_path())
 
 
+def traces_path() -> Path:
+    """Folder of traces (recorded steps); not created here."""
+    return state_dir() / "traces"
+
+
 def traces_dir() -> Path:
     """Folder of traces (recorded steps), created if missing; raises `StorageError` if it is not writable."""
-    return _writable(state_dir() / "traces")
+    return _writable(traces_path())
+
+
+def kept_path() -> Path:
+    """Folder of the outcomes of trials that made traces; not created here."""
+    return state_dir() / "kept"
+
+
+def kept_dir() -> Path:
+    """Folder of the outcomes of trials that made traces, created if missing.
+
+    Raises:
+        StorageError: the folder cannot be created or written to.
+    """
+    return _writable(kept_path())
 
 
 def observations_path() -> Path:
@@ -217,20 +238,52 @@ def _write_through(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
-    """Writes a file to the cache unless it exists; a failure to write is only logged.
+def keep(
+    folder: Callable[[], Path], name: str, content: Callable[[], str | bytes], *, replaces: bool = False
+) -> None:
+    """Writes a file that autofit can do without; a failure to write is only logged.
 
     Args:
         folder: returns the folder of the file, created if missing.
         name: name of the file within it.
-        content: returns the content; not called if the file exists.
+        content: returns the content; not called if the file exists and is not replaced.
+        replaces: whether to write a file that exists again.
     """
     try:
         path = folder() / name
-        if not path.exists():
+        if replaces or not path.exists():
             write_atomically(path, content())
     except (StorageError, OSError) as error:
         _log.info("%s", error)
+
+
+def touch(path: Path) -> None:
+    """Marks a file as used now, for `bound`; a failure is only logged."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        _log.info("%s is not marked as used: %s", path, error)
+
+
+def bound(folder: Path, *, most_bytes: int, most_seconds: float) -> None:
+    """Removes files of a folder that were not written or used for long, and the oldest ones beyond a size.
+
+    A file counts as used when `touch` is called for it. A failure is only logged.
+
+    Args:
+        most_bytes: bytes that the files may take together.
+        most_seconds: age from which a file is removed.
+    """
+    try:
+        found = [(entry, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]
+        found.sort(key=lambda each: each[1].st_mtime, reverse=True)
+        oldest, num_bytes = time.time() - most_seconds, 0
+        for entry, status in found:
+            num_bytes += status.st_size
+            if num_bytes > most_bytes or status.st_mtime < oldest:
+                Path(entry.path).unlink(missing_ok=True)
+    except OSError as error:
+        _log.info("files of %s cannot be removed: %s", folder, error)
 
 
 def _storage_error(what: str, error: OSError) -> StorageError:

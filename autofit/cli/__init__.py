@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
                     open_missing()
                     if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
                         gc.set_threshold(*_COLLECTIONS)
-                        _start_to_predict(sys.argv[2:])
+                        _start_to_predict(sys.argv[1], sys.argv[2:])
                 from autofit.cli.app import main as run
 
                 return run(arguments, backend=backend)
@@ -69,15 +69,21 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
             return interruption.end(as_json=as_json)
 
 
-def _start_to_predict(options: Sequence[str]) -> None:
+def _start_to_predict(command: str, options: Sequence[str]) -> None:
     """Starts the predicting process early, so that it imports torch while this process goes on.
 
-    Does nothing if an option means that nothing is predicted, or that it is done in another process.
+    Does nothing if an option means that nothing is predicted, or that it is done in another process; or if
+    traces of the model are kept, so that none is likely to be made.
 
     Args:
+        command: the command, such as `tune`.
         options: arguments of the command, as typed.
     """
-    if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
+    if not _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
+        return
+    from autofit.predict.tracing.known_models import is_any_known
+
+    if "--fresh" in options or not is_any_known(options, with_calls=command == "profile"):
         from autofit_workers.trials.run import start_predictor  # the door imports more than a start needs
 
         with suppress(OSError):  # the first prediction reports the error

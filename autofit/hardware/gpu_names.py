@@ -8,6 +8,7 @@ mps, xpu, rx-7900-xtx                    no card of the catalogue: a sentence of
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,6 +51,7 @@ _ELSEWHERE = {
     ),
 }
 _IN_SLICES = "-mig-"
+_MOST_NAMES = 4096  # in a cache
 
 
 class Named(Protocol):
@@ -97,23 +99,23 @@ def known_elsewhere(name: str) -> str | None:
     return next((words for like, words in _ELSEWHERE.items() if re.fullmatch(like, wanted)), None)
 
 
-def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
+def _begins(wanted: str, names: Iterable[Sequence[str]]) -> bool:
     """Whether `wanted` is the beginning of a name, and ends where one of the name's words ends.
 
     Args:
         wanted: words without spaces between them.
-        names: names as lists of words.
+        names: names as sequences of words.
     """
     return any(wanted in itertools.accumulate(words) for words in names)
 
 
-def _names(card: Named) -> Iterator[list[str]]:
+def _names(card: Named) -> Iterator[tuple[str, ...]]:
     """Yields the words of a card's key, then the words of its name."""
     yield _words(card.key)
     yield _words(card.name)
 
 
-def _looser_names(card: Named) -> Iterator[list[str]]:
+def _looser_names(card: Named) -> Iterator[tuple[str, ...]]:
     """Yields a card's key and name, as words, without words for its board and series.
 
     Each also comes with the memory that the card is sold with at its end. Nothing is yielded for a card whose
@@ -125,13 +127,14 @@ def _looser_names(card: Named) -> Iterator[list[str]]:
         num_before = next((place for place, word in enumerate(words) if word not in _OF_SERIES), 0)
         for start in range(num_before + 1):
             yield words[start:]
-            yield [*words[start:], f"{card.sold_gb}g"]
+            yield (*words[start:], f"{card.sold_gb}g")
 
 
-def _without_board(words: Sequence[str]) -> list[str]:
-    return [word for word in words if not _OF_BOARD.fullmatch(word)]
+def _without_board(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word for word in words if not _OF_BOARD.fullmatch(word))
 
 
-def _words(name: str) -> list[str]:
+@functools.lru_cache(maxsize=_MOST_NAMES)  # of each card, in every search for a name
+def _words(name: str) -> tuple[str, ...]:
     words = (word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLERS)
-    return [_MEMORY.sub(r"\1g", word) for word in words]
+    return tuple(_MEMORY.sub(r"\1g", word) for word in words)

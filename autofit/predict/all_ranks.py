@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.traces import Traces
+from autofit.predict.tracing.traces import Traces
 from autofit_workers.spec.trace import AlikeRanks
 
 MOST_KINDS = 8  # most kinds of ranks that are traced; each takes as long as tracing a single rank

@@ -25,7 +25,8 @@ from autofit.predict.sizes.surface import PredictedSurface
 from autofit.predict.step_curves import StepCurves
 from autofit.predict.times.measured_steps import MeasuredSteps
 from autofit.predict.times.step_times import Timer
-from autofit.predict.traces import Traces
+from autofit.predict.tracing.kept_traces import KeptTraces
+from autofit.predict.tracing.traces import Traces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
@@ -60,6 +61,7 @@ class Predictor:
         num_threads: threads of the trials on the CPU.
         with_tensors: whether traces also list the tensors and layers of a forward pass.
         with_calls: whether traces also list the operators that ran, and the stacks of allocations.
+        kept: storage of traces, whose runner is `run`; None to keep nothing.
 
     Attributes:
         traces: traces of the workload, each made when it is first asked for.
@@ -83,6 +85,7 @@ class Predictor:
         num_threads: int | None = None,
         with_tensors: bool = False,
         with_calls: bool = False,
+        kept: KeptTraces | None = None,
     ) -> None:
         self._workload = workload
         self._residuals = residuals or shipped_residuals()
@@ -104,6 +107,7 @@ class Predictor:
                 with_tensors=with_tensors,
                 with_calls=with_calls,
                 with_alike_ranks=setup.rank is None,
+                kept=kept,
             ),
         )
         self._all_ranks: AllRanks[Predictor] | None = (
@@ -137,7 +141,7 @@ class Predictor:
         return own
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
-        """The trace at a batch size; see `autofit.predict.traces.Traces.trace`."""
+        """The trace at a batch size; see `autofit.predict.tracing.traces.Traces.trace`."""
         return self.traces.trace(knobs, batch_size)
 
     def expect_curves(self, settings: Sequence[Knobs]) -> None:
@@ -228,6 +232,11 @@ class Predictor:
         """
         return self._steps.host_steps(knobs)
 
+    def expect_to_confirm(self, knobs: Knobs, batch_size: int) -> None:
+        """Announces that `confirm` will be called, so that the trace that it may need is made ahead."""
+        if not self._steps.is_proved(knobs, batch_size):
+            self.traces.expect(knobs, [batch_size])
+
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
         """Checks the curve of a knob setting by a trace at one batch size; replaces a curve that is wrong.
 
@@ -238,7 +247,7 @@ class Predictor:
         if self._all_ranks is not None:
             agreed = [rank.confirm(knobs, card, batch_size) for rank in self._all_ranks.made]
             return all(agreed)
-        if self._steps.agrees(knobs, batch_size):
+        if self._steps.is_proved(knobs, batch_size) or self._steps.agrees(knobs, batch_size):
             return True
         trace = self.trace(knobs, batch_size)
         if trace.batch_size == batch_size and self._has_peak_of_curve(trace, knobs, card):
@@ -410,6 +419,8 @@ def local_predictor(
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
+    several: bool = False,
+    fresh: bool = False,
 ) -> Predictor:
     """Predictor that traces on this machine, once the installed PyTorch has passed its self-test.
 
@@ -417,14 +428,19 @@ def local_predictor(
         setup: how the workload is run: mode, kind of batches and ranks.
         with_tensors: whether traces also list the tensors and layers of a forward pass.
         with_calls: whether traces also list the operators that ran, and the stacks of allocations.
+        several: whether several traces will be made, so that two processes make them.
+        fresh: whether to make traces even where equal ones are kept from earlier questions.
     """
+    start = functools.partial(door.start_predictor, several=several)
+    kept = KeptTraces(checked(door.run), start, fresh=fresh)
     return Predictor(
         workload,
-        checked(door.run),
+        kept.run,
         setup=setup,
         observations=Observations.load(workload),
         measured_steps=MeasuredSteps.load(workload),
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,
+        kept=kept,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autofit.errors import WorkloadFailedError
 from autofit.predict.sizes.surfaces import Surfaces
-from autofit.predict.traces import Traces
+from autofit.predict.tracing.traces import Traces
 from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError, StepLines
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.spec.knobs import Knobs
@@ -90,11 +90,21 @@ class StepCurves:
         """Traced step on the CPU at any batch size, with the convolution algorithm in `knobs`."""
         return self._trace_curve(self._traces.setting(knobs, 1))
 
+    def is_proved(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether a knob setting's curve agreed with a trace at a batch size, or a larger one, earlier."""
+        curve = self._curves[self._traces.setting(knobs, batch_size)]
+        return not curve.needs_traces and self._traces.is_proved(knobs, batch_size)
+
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a knob setting's curve has the same memory events and sizes as a trace at a batch size."""
         curve = self._curves[self._traces.setting(knobs, batch_size)]
         trace = self._traces.trace(knobs, batch_size)
-        return curve.needs_traces or curve.lines_at(batch_size).agrees_with(trace)
+        if curve.needs_traces:
+            return True
+        agrees = curve.lines_at(batch_size).agrees_with(trace)
+        if agrees:
+            self._traces.prove(knobs, batch_size)
+        return agrees
 
     def replace(self, knobs: Knobs, batch_size: int) -> None:
         """Replaces a knob setting's curve that a trace has shown to be wrong at a batch size.

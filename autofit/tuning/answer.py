@@ -171,7 +171,7 @@ def _kinds(
     def predict_other_kind(knobs: Knobs) -> CurveSet:
         other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
         alone = dataclasses.replace(space, choices={}, fixed=knobs)
-        predicts = predictor_for(other, target, emit)
+        predicts = predictor_for(other, target, emit, fresh=settings.fresh)
         return curves_of(
             alone, target, predicts, other, measuring.submit, risk=settings.risk, address=settings.address
         )[0]

@@ -205,7 +205,7 @@ def _on_a_card(
             scan = largest_fitting_batch(prior, usable_bytes, sizes=sizes)
             answer = scan.largest_batch or space.min_batch
             answers.append((knobs, answer))
-            predictor.traces.expect(knobs, [answer])
+            predictor.expect_to_confirm(knobs, answer)
     notes = _on_unguided(failures, space)
     if target.probe is None:
         notes = (*notes, *_confirm(predictor, target, space, curves, answers, risk=risk))

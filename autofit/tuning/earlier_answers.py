@@ -15,17 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import logging
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import autofit_workers
+from autofit import surroundings
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, StorageError, UsageError
 from autofit.hardware.gpus import LocalGpu
@@ -44,7 +40,6 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.tuning.result import TuneResult
-from autofit_workers.process.boundary.variables import public
 from autofit_workers.process.operating_system import num_processors
 from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, WorkloadRef
@@ -56,21 +51,12 @@ _SCHEMA_NUMBER = 1
 _SCHEMA = "schema"
 _RESULT = "result"
 _SOURCES = "sources"
+_FOLDER = "folder"
 _QUESTION = "question"
 
 # Settings for where and how long to search, which do not decide an answer: an incomplete answer is not
 # stored.
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
-# Environment variables of shells, terminals, sessions and schedulers, which differ between two equal
-# questions. All others may decide an answer: libraries and users' code read what they like.
-_NOT_READ = re.compile(
-    r"_|.*PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
-    r"|EDITOR|VISUAL|SHELL|USER|USERNAME|LOGNAME|MAIL|HOME|HOSTNAME|TMPDIR|DISPLAY|WINDOWID|TMUX\w*|STY|CI"
-    r"|INVOCATION_ID|JOURNAL_STREAM|SESSION_MANAGER|WT_SESSION|JOB_ID|PATH|MANPATH|VIRTUAL_ENV\w*"
-    r"|(AUTOFIT|RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|SSH|XDG|DBUS|WAYLAND|GNOME|KDE|VSCODE|PYTEST"
-    r"|ITERM|KITTY|KONSOLE|CONDA|PYENV|SGE|OMPI|PMI|PMIX)_\w+"
-    r"|\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)"  # of services, in a Kubernetes pod
-)
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +67,8 @@ class Question:
 
     Attributes:
         parts: settings, devices, versions and files that decide the answer, by name, as JSON values.
-        roots: folders that the workload is imported from. Their location does not count: the same files
-            elsewhere, as on a cluster, have the same stored answer.
+        roots: folders that the workload is imported from, and the current folder. Their location does not
+            count: the same files elsewhere, as on a cluster, have the same stored answer.
         own_file: file of the workload, if it was given as one.
         storage: database URL or journal file that stores the answer.
         wait_seconds: seconds to wait for a database that cannot be reached.
@@ -135,16 +121,18 @@ def question(
         ],
         "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
         "devices": devices,
-        "environment_sha256": _environment(settings, is_measured=is_measured),
+        "environment_sha256": surroundings.environment(
+            settings.setup.kept_variables, with_secrets=is_measured
+        ),
         "observations_sha256": Observations.load(workload).digest,
         # Measured answers produce these records, and so do not depend on them.
         "step_times_sha256": "" if is_measured else MeasuredSteps.load(workload).digest,
         "versions": versions(),
         "protocol": PROTOCOL_VERSION,
-        "packages_sha256": _installed_packages(),
-        "autofit_sha256": _own_code(),
+        "packages_sha256": surroundings.installed_packages(),
+        "autofit_sha256": surroundings.own_code(),
     }
-    roots = workload.search_path if workload.kind != "builtin" else ()
+    roots = (*workload.search_path, str(Path.cwd())) if workload.kind != "builtin" else ()
     return Question(
         parts=json.loads(json.dumps(parts, default=str)),
         roots=roots,
@@ -204,6 +192,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
             for path, digest in sorted(sources.items())
             if path != asked.own_file  # its digest is in the question
         ],
+        _FOLDER: str(Path.cwd()),
         _QUESTION: asked.parts,
     }
     try:
@@ -284,13 +273,16 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 
 
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
-    """Result in a stored entry; None if a file of the workload has changed since.
+    """Result in a stored entry; None if a file of the workload is not known to be the same as then.
 
     Raises:
         ValueError: the entry is the answer for other settings than `asked`.
     """
     if entry[_QUESTION] != asked.parts:
         raise ValueError("it answers another question")
+    # A relative path that leads out of the current folder may lead to another file elsewhere.
+    if entry.get(_FOLDER) != str(Path.cwd()) and any(source["root"] is None for source in entry[_SOURCES]):
+        return None
     for source in entry[_SOURCES]:
         root = source["root"]
         path = Path(source["path"]) if root is None else Path(asked.roots[root], source["path"])
@@ -308,18 +300,6 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
 
 
 # ── parts of a question ─────────────────────────────────────────────────────────────────────
-
-
-def _environment(settings: TuneSettings, *, is_measured: bool) -> str:
-    """Digest of the environment variables that may decide an answer.
-
-    A predicted workload does not get variables that hold secrets, unless the user keeps them.
-
-    Args:
-        is_measured: whether trials are measured, which get all variables.
-    """
-    read = {name: value for name, value in os.environ.items() if not _NOT_READ.fullmatch(name)}
-    return fingerprint(read if is_measured else public(read, settings.setup.kept_variables))
 
 
 def _is_measured(
@@ -361,29 +341,3 @@ def _devices(
         "is_any_reachable": found.num_gpus > 0,
         "are_all_named": found.num_gpus == len(found.names),
     }
-
-
-def _installed_packages() -> str:
-    """Digest of the packages that can be imported here, with their versions."""
-    folders = {Path(folder).absolute() for folder in sys.path if folder}
-    # Packages that another package brings along, as Ray does once it is imported, count with its version.
-    installed = {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
-    names = sorted(
-        entry.name
-        for folder in folders
-        if folder.is_dir() and not installed.intersection(folder.parents)
-        for entry in folder.iterdir()
-        if entry.name.endswith((".dist-info", ".egg-info"))
-    )
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
-
-
-def _own_code() -> str:
-    """Digest of autofit's own code and tables, which may change in a work tree at one version number."""
-    digest = hashlib.sha256()
-    for package in (Path(__file__).parents[1], Path(autofit_workers.__path__[0])):
-        for path in sorted(package.rglob("*")):
-            if path.suffix in (".py", ".toml", ".gz"):
-                digest.update(f"{path.relative_to(package.parent)}\0".encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -79,13 +79,14 @@ def predict(
     _require_times(settings, target)
     of_script = workload.script is not None
     algos = conv_algos(settings, target, of_script=of_script)
-    if not of_script:  # a script gets processes of its own
-        with suppress(OSError):  # the first prediction reports it
-            start_predictor(for_host=target.probe is Probe.CPU, several=True)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = common_spec(settings, workload, target)
-    predictor = predictor_for(spec, target, emit) if predictor_of is None else predictor_of(spec.setup)
+    predictor = (
+        predictor_for(spec, target, emit, fresh=settings.fresh)
+        if predictor_of is None
+        else predictor_of(spec.setup)
+    )
     with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_samples = as_the_workload_has_it(space, predictor)
@@ -121,13 +122,19 @@ def predict(
     )
 
 
-def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
+def predictor_for(spec: TrialSpec, target: Target, emit: EventSink, *, fresh: bool) -> Predictor:
     """Makes the predictor of a workload's memory on a card or, if trials run on the CPU, on the host.
 
     For a card, the installed PyTorch must pass a self-test. For the CPU it need not, as predictions only
     choose the sizes that are measured first.
+
+    Args:
+        fresh: whether to make traces even where equal ones are kept from earlier questions.
     """
     if target.probe is Probe.CPU:
+        if spec.workload.script is None:  # a script gets processes of its own
+            with suppress(OSError):  # the first prediction reports it
+                start_predictor(for_host=True)
         return Predictor(
             spec.workload,
             door.run,
@@ -137,7 +144,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture, spec.setup.torch)
-    return local_predictor(spec.workload, setup=spec.setup, emit=emit)
+    return local_predictor(spec.workload, setup=spec.setup, emit=emit, several=True, fresh=fresh)
 
 
 def _require_times(settings: TuneSettings, target: Target) -> None:

@@ -7,7 +7,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from autofit.dispatch.base import Dispatcher
@@ -32,7 +31,6 @@ from autofit.tuning.trials import Measuring, PredictedTrials, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.setup import Setup
-from autofit_workers.trials.door import start_predictor
 
 if TYPE_CHECKING:
     from autofit.study.search_record import RecommendedTime
@@ -75,9 +73,6 @@ def run(
         predictor_of: returns an existing predictor for a setup (mode, ranks, kind of batches), used if
             nothing is measured; None to make new ones.
     """
-    if workload.script is None and settings.device != "cpu":
-        with suppress(OSError):  # the first prediction reports it
-            start_predictor()  # importing torch takes as long as looking for an earlier answer
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         if not settings.parallels:
             return _answered(settings, workload, measuring, emit, predictor_of)

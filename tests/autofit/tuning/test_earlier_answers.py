@@ -166,6 +166,26 @@ def test_a_copy_of_the_workload_in_another_place_has_the_same_answer(asking: Ask
     assert earlier_answers.find(copy.question(storage=storage)) is None
 
 
+@pytest.mark.parametrize("file", ["width.json", "../width.json"])
+def test_a_file_that_is_read_from_the_current_folder_is_another_one_elsewhere(
+    asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    for number, name in enumerate(("one", "two")):
+        folder = tmp_path / name / "run"
+        folder.mkdir(parents=True)
+        (folder / file).write_text(str(number))
+
+    def read() -> str:
+        return str((Path.cwd() / file).resolve())
+
+    monkeypatch.chdir(tmp_path / "one" / "run")
+    sources = {**asking.sources, read(): content_digest(Path(read())) or ""}
+    earlier_answers.keep(asking.question(), result(), sources)
+    assert earlier_answers.find(asking.question()) == result(cached=True)
+    monkeypatch.chdir(tmp_path / "two" / "run")
+    assert earlier_answers.find(asking.question()) is None
+
+
 def test_another_workload_setting_card_or_version_is_another_question(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
-from autofit.predict.ahead import TracesAhead
 from autofit.predict.convolutions.choice import require_its_conv_algo
 from autofit.predict.failures import raise_if_failed
+from autofit.predict.tracing.ahead import TracesAhead
+from autofit.predict.tracing.kept_traces import KeptTraces
 from autofit_workers.replay.curve.peak_curve import traced_knobs
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
@@ -34,6 +32,7 @@ class Traces:
         workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: as for
             `autofit.predict.predictor.Predictor`.
         with_alike_ranks: whether traces also say which ranks need equal memory.
+        kept: storage of traces, whose runner is `run`; None to keep nothing.
 
     Attributes:
         sources: digest of each of the user's files that the workload used, by path; None before the first
@@ -52,6 +51,7 @@ class Traces:
         with_tensors: bool = False,
         with_calls: bool = False,
         with_alike_ranks: bool = False,
+        kept: KeptTraces | None = None,
     ) -> None:
         self._workload = workload
         self._run = run
@@ -62,6 +62,7 @@ class Traces:
         self._with_tensors = with_tensors
         self._with_calls = with_calls
         self._with_alike_ranks = with_alike_ranks
+        self._kept = kept
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._ahead: TracesAhead | None = None
@@ -90,8 +91,6 @@ class Traces:
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """Trace at a batch size, made by a worker process unless it is known.
 
-        It is also written to the state directory, if that is possible.
-
         Raises:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
@@ -108,9 +107,10 @@ class Traces:
             raise self._untraceable[key]
         if key not in self._traces:
             spec = self._spec(*key)
-            is_own = script is not None and script.keeps_batch
-            stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
-            self._emit(Progress(stage=stage))
+            if self._kept is None or not self._kept.may_hold(spec):
+                is_own = script is not None and script.keeps_batch
+                stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
+                self._emit(Progress(stage=stage))
             outcome = (self._ahead and self._ahead.take(key)) or self._run(spec)
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
@@ -127,7 +127,6 @@ class Traces:
                     f"the trace of batch {batch_size} cannot be read ({error}): install the same autofit "
                     "wherever trials run"
                 ) from error
-            _keep(text)
         require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
 
@@ -222,7 +221,22 @@ class Traces:
             num_threads=self._num_threads,
             with_tensors=self._with_tensors,
             with_calls=self._with_calls,
+            kept=self._kept,
         )
+
+    def is_proved(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether the curve of a knob setting is known, from earlier, to agree with a trace at a batch size.
+
+        It is known too if the curve agreed with a trace at a larger size.
+        """
+        return self._kept is not None and self._kept.is_proved(
+            self._spec(self.setting(knobs, batch_size), batch_size)
+        )
+
+    def prove(self, knobs: Knobs, batch_size: int) -> None:
+        """Keeps that the curve of a knob setting agrees with a trace at a batch size."""
+        if self._kept is not None:
+            self._kept.prove(self._spec(self.setting(knobs, batch_size), batch_size), self.sources or {})
 
     @property
     def first(self) -> Trace:
@@ -260,13 +274,3 @@ class Traces:
         """Convolution algorithm that a traced script selects itself; None if it keeps the default."""
         said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
         return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
-
-
-def _keep(trace_json: str) -> None:
-    """Writes a trace into the state directory under the digest of its text."""
-    text = trace_json.encode()
-    paths.keep(
-        paths.traces_dir,
-        f"{hashlib.sha256(text).hexdigest()}.json.gz",
-        lambda: gzip.compress(text, compresslevel=1, mtime=0),
-    )

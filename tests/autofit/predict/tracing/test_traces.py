@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialError, Verdict
 from autofit_workers.spec.setup import Setup
-from autofit_workers.spec.trace import Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -60,15 +57,6 @@ def test_what_cannot_be_traced_ahead_is_told_to_whoever_asks_for_it(
         predictor.traces.expect(CUDNN, [4])
         with pytest.raises(WorkloadFailedError, match="it broke"):
             predictor.trace(CUDNN, 4)
-
-
-def test_every_trace_is_kept_in_the_state_directory_by_its_digest(
-    predictor: Predictor, card: Card, state_dir: Path
-) -> None:
-    digest = predictor.curve(CUDNN, card)(64).trace_digest
-    kept = {path.name.removesuffix(".json.gz"): path for path in (state_dir / "traces").iterdir()}
-    assert len(kept) == len(TRACED_BATCH_SIZES)
-    assert Trace.from_json(gzip.decompress(kept[digest].read_bytes()).decode()).digest == digest
 
 
 @pytest.mark.parametrize("batch_size", [0, -3])

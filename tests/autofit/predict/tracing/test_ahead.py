@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from autofit.predict.ahead import TracesAhead
+from autofit.predict.tracing.ahead import TracesAhead
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import (
     Device,

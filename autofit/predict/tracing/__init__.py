@@ -1,0 +1,1 @@
+"""Traces of a workload: made on demand or ahead, and kept for later questions."""

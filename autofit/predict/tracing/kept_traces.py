@@ -1,0 +1,247 @@
+"""Storage of traces on this machine, so that a second question needs no PyTorch.
+
+    spec ─ digest with surroundings ─▶ kept/<digest> ─▶ outcome without its trace ─▶ traces/<digest>.json.gz
+                                          │ whole, and the user's files are unchanged: the outcome
+                                          └ else: a trial, whose outcome is kept
+
+Whatever decides a trace is in the digest, or is one of the user's files that the trace's trial used, whose
+content is compared. Files that are missing, damaged or unreadable cost a trial, and change no answer.
+
+Also kept is up to which batch size a trace was seen to agree with the curve through smaller ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import logging
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from autofit import paths, surroundings
+from autofit.dispatch.base import Runner
+from autofit.errors import StorageError
+from autofit.identity import fingerprint, versions
+from autofit.predict.tracing import known_models
+from autofit_workers.process.sources import content_digest
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+
+# Traces of one model take some 100 kB.
+_MOST_BYTES = 512 * 1024**2
+_MOST_SECONDS = 90 * 24 * 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class KeptTraces:
+    """Runs trials that make traces, each once, until something that decides its trace changes.
+
+    Also knows up to which batch sizes traces agreed with curves through the traces of small sizes. Between
+    sizes that agree, a step is taken to allocate alike. So a batch size needs no trace of its own if a larger
+    one agreed: a question about a smaller budget needs none, one about a larger budget does.
+
+    Args:
+        run: runs a trial, one prediction in a process of its own.
+        start: starts the processes that trials run in; called before each trial, and never without one.
+        fresh: whether to run all trials anew, and to keep their outcomes in place of earlier ones.
+    """
+
+    def __init__(self, run: Runner, start: Callable[[], None], *, fresh: bool = False) -> None:
+        self._run = run
+        self._start = start
+        self._fresh = fresh
+
+    def run(self, spec: TrialSpec) -> TrialOutcome:
+        """Outcome of a trial, kept from an earlier run of it or else run now; a `Runner`."""
+        found = None if self._fresh else _find(spec)
+        if found is not None:
+            return found
+        if spec.workload.script is None:  # a script gets processes of its own
+            with suppress(OSError):  # the trial reports it
+                self._start()
+        outcome = self._run(spec)
+        _keep(spec, outcome)
+        return outcome
+
+    def may_hold(self, spec: TrialSpec) -> bool:
+        """Whether a trial's outcome is kept, unless the user's files have changed since; nothing is read."""
+        try:
+            return not self._fresh and _is_kept(spec) and (paths.kept_path() / _name(spec)).exists()
+        except (OSError, StorageError):
+            return False
+
+    def is_proved(self, spec: TrialSpec) -> bool:
+        """Whether the curve of a trial's setting agreed with a trace at its batch size, or a larger one."""
+        body = None if self._fresh or not _is_kept(spec) else _read(_name_of_proof(spec))
+        if body is None:
+            return False
+        try:
+            proof = from_plain(_Proof, parse_json(body))
+        except ValueError as error:
+            _log.info("a kept proof cannot be read: %s", error)
+            return False
+        return spec.batch_size <= proof.largest_batch and _are_unchanged(proof.sources)
+
+    def prove(self, spec: TrialSpec, sources: Mapping[str, str]) -> None:
+        """Keeps that the curve of a trial's setting agrees with a trace at its batch size.
+
+        Args:
+            sources: digest of each of the user's files that the traces used, by path.
+        """
+        if _is_kept(spec) and not self.is_proved(spec):
+            body = json.dumps({"largest_batch": spec.batch_size, "sources": dict(sources)})
+            _write(_name_of_proof(spec), body)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Proof:
+    largest_batch: int
+    sources: dict[str, str]
+
+
+def _find(spec: TrialSpec) -> TrialOutcome | None:
+    """Kept outcome of a trial that made a trace; None without one, or if one of the user's files changed."""
+    body = _read(_name(spec)) if _is_kept(spec) else None
+    if body is None:
+        return None
+    try:
+        outcome = TrialOutcome.from_json(body)
+        if not _are_unchanged(outcome.sources):
+            return None
+        trace_json = None if outcome.trace_json is None else _read_trace(outcome.trace_json)
+        return dataclasses.replace(outcome, trace_json=trace_json)
+    except (OSError, ValueError) as error:
+        _log.info("a kept trace cannot be read and is made again: %s", error)
+        return None
+
+
+def _keep(spec: TrialSpec, outcome: TrialOutcome) -> None:
+    """Writes a trace, and the outcome that it came with if later questions may use it."""
+    digest = None if outcome.trace_json is None else keep_trace(outcome.trace_json)
+    if _is_kept(spec) and (digest is not None or _fails_again(spec, outcome)):
+        _write(_name(spec), dataclasses.replace(outcome, trace_json=digest, log_tail="").to_json())
+        known_models.note(spec.workload.target, with_calls=spec.with_calls)
+
+
+def _fails_again(spec: TrialSpec, outcome: TrialOutcome) -> bool:
+    """Whether a trial fails whenever it is run, as a model does that needs two samples in a batch.
+
+    This is not known of the user's own workloads: a module whose import fails is in no list of used files.
+    """
+    is_of_step = outcome.error is not None and outcome.error.kind == "user"
+    return spec.workload.kind == "builtin" and outcome.verdict is Verdict.FAILED and is_of_step
+
+
+def _are_unchanged(sources: Mapping[str, str]) -> bool:
+    """Whether the user's files, given by path, have the same digests as when a trial used them."""
+    return all(content_digest(Path(file)) == known for file, known in sources.items())
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(name: str, body: str) -> None:
+    content = f"{_sha256(body.encode())}\n{body}"
+    paths.keep(paths.kept_dir, name, lambda: content, replaces=True)
+    _bound()
+
+
+def _read(name: str) -> str | None:
+    """Body of a kept file; None if there is none, or it is damaged or unreadable."""
+    try:
+        path = paths.kept_path() / name
+        digest, _, body = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except (OSError, StorageError) as error:
+        _log.info("a kept file cannot be read: %s", error)
+        return None
+    if _sha256(body).encode() != digest:
+        _log.info("%s is damaged, and is written again", path)
+        return None
+    paths.touch(path)
+    return body.decode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def keep_trace(trace_json: str) -> str:
+    """Writes a trace into the state directory, named by the digest of its text, which is returned."""
+    text = trace_json.encode()
+    digest = _sha256(text)
+    paths.keep(
+        paths.traces_dir, _trace_path(digest).name, lambda: gzip.compress(text, compresslevel=1, mtime=0)
+    )
+    return digest
+
+
+def _read_trace(digest: str) -> str:
+    """Text of a kept trace; a damaged file is removed, so that the trace is written again.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: the file is damaged.
+    """
+    path = _trace_path(digest)
+    try:
+        text = gzip.decompress(path.read_bytes())
+    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+        path.unlink(missing_ok=True)
+        raise ValueError(f"{path.name}: {error}") from error
+    if _sha256(text) != digest:
+        path.unlink(missing_ok=True)
+        raise ValueError(f"{path.name}: its content was changed")
+    paths.touch(path)
+    return text.decode()
+
+
+def _trace_path(digest: str) -> Path:
+    return paths.traces_path() / f"{digest}.json.gz"
+
+
+def _is_kept(spec: TrialSpec) -> bool:
+    """Whether a trial's outcome is decided by what is known before it, and by the user's files.
+
+    A script may read any file and variable. Traces for the CPU depend on the processor and its libraries.
+    """
+    return spec.probe is Probe.PREDICT and spec.workload.script is None and not spec.is_for_host
+
+
+def _name(spec: TrialSpec) -> str:
+    parts = {"spec": json.loads(spec.to_json()), "surroundings": _surroundings(spec.setup.kept_variables)}
+    return fingerprint(parts)[:40]
+
+
+def _name_of_proof(spec: TrialSpec) -> str:
+    return f"{_name(dataclasses.replace(spec, batch_size=1))}-proof"
+
+
+def _surroundings(kept_variables: tuple[str, ...]) -> list[object]:
+    """Surroundings that decide a trace, as JSON values."""
+    return [
+        versions(),
+        sys.path,
+        str(Path.cwd()),  # the user's code may read files from there
+        os.geteuid(),  # root can be kept from more than other users, which the trace's notes tell
+        surroundings.environment(kept_variables, with_secrets=False),
+        surroundings.installed_packages(),
+        surroundings.own_files(),
+    ]
+
+
+@cache  # once in a process
+def _bound() -> None:
+    """Removes files that were long not used, and the oldest of those that take too much space."""
+    for folder in (paths.kept_path(), paths.traces_path()):
+        paths.bound(folder, most_bytes=_MOST_BYTES, most_seconds=_MOST_SECONDS)
