@@ -2,8 +2,9 @@
 
 Wants the project installed, with transformers. For every built-in workload, or those named, one `autofit
 estimate` as a whole process, then what is asked most beside that; each in turns with `import torch` alone,
-so that what else the machine does weighs on both: the ratio is what the limits of the questions are of. Then
-the milliseconds of a further batch size on a curve that has its traces.
+so that what else the machine does weighs on both: the ratio is what the limits of the questions are of. All
+of these are first questions: no trace is kept from one run to the next. Then second questions, whose traces
+are kept from a first one, and the milliseconds of a further batch size on a curve that has its traces.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import autofit
@@ -55,6 +58,22 @@ QUESTIONS = (
     (f"estimate --batch-size 4 {_LLAMA}", 4.0),
     (f"tune {_LLAMA}", 6.0),
 )
+# A first question, another on the same model, and how many times `import torch` alone that may take.
+# `{number}` makes a budget new in each run.
+SECOND_QUESTIONS = (
+    ("tune --model davenet --gpu-mem 16G", "tune --model davenet --gpu-mem 16G", 0.23),
+    ("tune --model davenet --gpu-mem 16G", "tune --model davenet --gpu-mem 12.{number}G", 0.35),
+    (
+        "check --model resnet50 --batch-size 32 --gpu t4",
+        "check --model resnet50 --batch-size 32 --gpu h100-80g",
+        0.3,
+    ),
+    (
+        "estimate --model gpt2 --batch-size 4 --gpu a100-40g",
+        "estimate --model gpt2 --batch-size 4 --gpu l4",
+        0.3,
+    ),
+)
 
 
 def seconds_of(command: list[str]) -> float:
@@ -64,14 +83,20 @@ def seconds_of(command: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def beside_torch(command: list[str], num_runs: int) -> tuple[float, float]:
-    """The median wall time of a command over so many runs, and the median of its ratios to `import torch`.
+def forget() -> None:
+    """Removes the traces that are kept, so that the next question is a first one."""
+    shutil.rmtree(Path(os.environ["AUTOFIT_STATE_DIR"], "kept"), ignore_errors=True)
+
+
+def beside_torch(commands: Iterable[list[str]], before_each: Callable[[], None]) -> tuple[float, float]:
+    """The median wall time of commands, one a run, and the median of their ratios to `import torch`.
 
     Each run has an import before it and another after it, the mean of which it is held against.
     """
     seconds, ratios = [], []
     before = seconds_of(IMPORT_TORCH)
-    for _ in range(num_runs):
+    for command in commands:
+        before_each()
         seconds.append(seconds_of(command))
         after = seconds_of(IMPORT_TORCH)
         ratios.append(2 * seconds[-1] / (before + after))
@@ -89,11 +114,26 @@ def exceeded_by_questions(folder: Path, num_questions: int, num_runs: int) -> li
     for question, limit in QUESTIONS[:num_questions]:
         command = [AUTOFIT, *question.format(llama=llama).split()]
         fresh = ["--fresh"] if question.startswith("tune") else []
-        seconds, ratio = beside_torch([*command, *fresh], num_runs)
+        seconds, ratio = beside_torch(num_runs * [[*command, *fresh]], forget)
         shown = question.format(llama="llama-3-8b")
         print(f"| `{shown}` | {seconds:.1f} | {ratio:.1f} | {limit:g} |", flush=True)
         if ratio > limit:
             exceeded.append(f"{shown} took {ratio:.1f} times as long as import torch, more than {limit:g}")
+    return exceeded
+
+
+def exceeded_by_second_questions(num_questions: int, num_runs: int) -> list[str]:
+    """Prints the table of the first second questions, and returns which of them took more than they may."""
+    print("\n| after | second question | seconds | × `import torch` | at most |\n|---|---|---|---|---|")
+    exceeded = []
+    for first, second, limit in SECOND_QUESTIONS[:num_questions]:
+        seconds_of([AUTOFIT, *first.split()])
+        commands = [[AUTOFIT, *second.format(number=number).split()] for number in range(num_runs)]
+        seconds, ratio = beside_torch(commands, lambda: None)
+        shown = second.format(number="…")
+        print(f"| after `{first}` | `{shown}` | {seconds:.1f} | {ratio:.2f} | {limit:g} |", flush=True)
+        if ratio > limit:
+            exceeded.append(f"{shown} took {ratio:.2f} times as long as import torch, more than {limit:g}")
     return exceeded
 
 
@@ -134,11 +174,12 @@ def main(folder: Path) -> int:
     print("| `autofit estimate --batch-size 8` | seconds | × `import torch` |\n|---|---|---|")
     for name in options.names:
         command = [AUTOFIT, "estimate", "--batch-size", "8", "--model", name]
-        seconds, ratio = beside_torch(command, options.runs)
+        seconds, ratio = beside_torch(options.runs * [command], forget)
         print(f"| `{name}` | {seconds:.1f} | {ratio:.1f} |", flush=True)
         if seconds > ESTIMATE_LIMIT_SECONDS:
             exceeded.append(f"{name} took {seconds:.1f} s, more than {ESTIMATE_LIMIT_SECONDS:.0f}")
     exceeded += exceeded_by_questions(folder, options.questions, options.runs)
+    exceeded += exceeded_by_second_questions(options.questions, options.runs)
     further = curve_seconds()
     median_ms, worst_ms = 1000 * statistics.median(further), 1000 * max(further)
     print(

@@ -225,6 +225,8 @@ def test_estimate_speed(run: Run) -> None:
     for what in ("`lstm`", "`tune --model davenet"):
         _, seconds, ratio, *_ = row_of(done.out, what)
         assert min(float(seconds), float(ratio)) > 0
+    _, _, seconds, ratio, _ = row_of(done.out, "after `tune --model davenet")
+    assert min(float(seconds), float(ratio)) > 0
     assert re.search(r"^One further batch size of resnet50: \d+ ms", done.out, re.MULTILINE)
     assert_says_what_it_exceeds(done)
 

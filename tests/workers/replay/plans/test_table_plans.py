@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import importlib.resources
 import json
@@ -74,8 +73,8 @@ def test_a_call_in_the_table_gets_its_own_plans_back_in_their_order():
 
     found = plans_in(table((call, (fastest, wobbly, plain, largest))), call)
 
-    without_engines = [dataclasses.replace(plan, engine=0) for plan in found]
-    expected = [dataclasses.replace(plan, engine=0) for plan in (fastest, wobbly, plain, largest)]
+    without_engines = [plan._replace(engine=0) for plan in found]
+    expected = [plan._replace(engine=0) for plan in (fastest, wobbly, plain, largest)]
     assert without_engines == expected
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from autofit_workers.replay.curve.conditions import Call, Conditions, demands
 from autofit_workers.replay.plans.grid_plans import layer, neighbours
@@ -26,8 +26,7 @@ from autofit_workers.spec.work import Convolution
 _Key = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
+class _Ends(NamedTuple):
     """Smallest and largest workspace in bytes of a call over several cards.
 
     Attributes:
@@ -57,7 +56,8 @@ class OtherCards:
     def __init__(self, sources: Mapping[str, PlanSource]) -> None:
         assert sources
         self._sources = dict(sources)
-        self._known: dict[_Key, _Ends] = {}
+        # By policy and layer, the ends by batch size.
+        self._layers: dict[_Key, dict[_Key, dict[int, _Ends]]] = {}
 
     @property
     def name(self) -> str:
@@ -80,18 +80,21 @@ class OtherCards:
             torch_release: major and minor version of the PyTorch that made the trace.
         """
         ask = self._asking(conditions, torch_release)
-        convolutions = [call for call in calls if isinstance(call, Convolution)]
-        if conditions.policy.enabled:  # PyTorch's own kernels are the same on every card
-            self._learn(convolutions, _policy(conditions), ask)
-        scratch = [call for call in calls if isinstance(call, tuple)]
+        scratch = [call for call in calls if not isinstance(call, Workspace | Convolution)]
         of_scratch = iter(ask(scratch))
+        # PyTorch's own kernels are the same on every card.
+        chosen = [call for call in calls if isinstance(call, Convolution) and conditions.policy.enabled]
+        of_layers = self._layers.setdefault(_policy(conditions), {})
+        known = [of_layers.setdefault(layer(call), {}) for call in chosen]
+        _learn(chosen, known, ask)
+        of_chosen = map(_between, chosen, known)
 
         def ends(call: Call, likely: Workspace) -> _Ends:
-            if isinstance(call, tuple):
+            if isinstance(call, Workspace):
+                return _Ends.of([likely])
+            if not isinstance(call, Convolution):
                 return next(of_scratch)
-            if isinstance(call, Convolution) and conditions.policy.enabled:
-                return self._between(call, _policy(conditions))
-            return _Ends.of([likely])
+            return next(of_chosen) if conditions.policy.enabled else _Ends.of([likely])
 
         return tuple(_spread(each, ends(call, each)) for call, each in zip(calls, found, strict=True))
 
@@ -122,45 +125,52 @@ class OtherCards:
 
         return ask
 
-    def _learn(
-        self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
-    ) -> None:
-        """Computes and caches the smallest and largest workspace of convolutions on a grid of batch sizes.
 
-        For each convolution, these are the two sizes among 1, 2, 3, 4, 6, 8, 12, … next to its batch size.
+def _learn(
+    calls: Iterable[Convolution],
+    known: Iterable[dict[int, _Ends]],
+    ask: Callable[[Sequence[Call]], list[_Ends]],
+) -> None:
+    """Computes the smallest and largest workspace of convolutions at the sizes of a grid that are not known.
 
-        Args:
-            calls: the convolutions.
-            policy: key of the conditions that decide among plans.
-            ask: computes the smallest and largest workspace of each of its calls over all cards.
-        """
-        missing = {
-            key: call.of_samples(size)
-            for call in calls
-            for size in neighbours(call.input_shape[0])
-            if (key := (policy, layer(call), size)) not in self._known
-        }
-        self._known |= zip(missing, ask(list(missing.values())), strict=True)
+    For each convolution, these are the two sizes among 1, 2, 3, 4, 6, 8, 12, … next to its batch size.
 
-    def _between(self, call: Convolution, policy: _Key) -> _Ends:
-        """Smallest and largest workspace of a convolution, interpolated between sizes of the grid."""
-        ends = neighbours(call.input_shape[0])
-        below, above = (self._known[policy, layer(call), size] for size in ends)
-        if ends[0] == ends[1]:
-            return below
-        most_samples = samples_at_once(call)
-        num_samples, *sizes = (min(size, most_samples) for size in (call.input_shape[0], *ends))
+    Args:
+        calls: the convolutions.
+        known: for each convolution, the ends of its layer by batch size, to which the new ones are added.
+        ask: computes the smallest and largest workspace of each of its calls over all cards.
+    """
+    missing = [
+        (of_layer, size, call)
+        for call, of_layer in zip(calls, known, strict=True)
+        for size in neighbours(call.input_shape[0])
+        if size not in of_layer
+    ]
+    # Several convolutions may be of one layer.
+    distinct = {(id(of_layer), size): call.of_samples(size) for of_layer, size, call in missing}
+    found = dict(zip(distinct, ask(list(distinct.values())), strict=True))
+    for of_layer, size, _ in missing:
+        of_layer[size] = found[id(of_layer), size]
 
-        def most(at_below: int, at_above: int) -> int:
-            return max(-(-at_below * num_samples // sizes[0]), -(-at_above * num_samples // sizes[1]))
 
-        return _Ends(
-            low_bytes=min(
-                below.low_bytes * num_samples // sizes[0], above.low_bytes * num_samples // sizes[1]
-            ),
-            high_bytes=most(below.high_bytes, above.high_bytes),
-            worst_bytes=most(below.worst_bytes, above.worst_bytes),
-        )
+def _between(call: Convolution, known: Mapping[int, _Ends]) -> _Ends:
+    """Smallest and largest workspace of a convolution, interpolated between sizes of the grid.
+
+    Args:
+        known: ends of the convolution's layer by batch size.
+    """
+    num_samples = call.input_shape[0]
+    at_ends = neighbours(num_samples)
+    below, above = (known[size] for size in at_ends)
+    if at_ends[0] == at_ends[1]:
+        return below
+    most_samples = samples_at_once(call)
+    num_samples, low, high = (min(size, most_samples) for size in (num_samples, *at_ends))
+    return _Ends(
+        min(below.low_bytes * num_samples // low, above.low_bytes * num_samples // high),
+        max(-(-below.high_bytes * num_samples // low), -(-above.high_bytes * num_samples // high)),
+        max(-(-below.worst_bytes * num_samples // low), -(-above.worst_bytes * num_samples // high)),
+    )
 
 
 def _policy(conditions: Conditions) -> _Key:

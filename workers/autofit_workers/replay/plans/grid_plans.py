@@ -7,7 +7,8 @@ two of them where the kernels change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
 from autofit_workers.replay.plans.workspace import samples_at_once
@@ -25,32 +26,84 @@ class GridPlans(PassedOn):
 
     def __init__(self, source: PlanSource) -> None:
         super().__init__(source)
-        self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+        self._layers: dict[tuple[object, ...], _Layer] = {}
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """Plans of each call, interpolated where the first plans at both neighbouring sizes use one kernel.
 
         All other calls are queried at their own batch size.
         """
-        keys = [(*layer(call), call.input_shape[0]) for call in calls]
-        new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
-        ends = {key: _ends(call) for key, call in new.items()}
-        self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
-        for key, call in new.items():
-            keys_of_ends = [(*key[:-1], size) for size in ends[key]]
-            at_ends = (self._known[each] for each in keys_of_ends)
-            between = _interpolated(call.input_shape[0], *ends[key], *at_ends)
-            if between is not None:
-                self._known[key] = between
-        self._ask({key: (call, call.input_shape[0]) for key, call in new.items()})
-        return [self._known[key] for key in keys]
+        layers = []
+        for call in calls:
+            key = layer(call)
+            known = self._layers.get(key)
+            if known is None:
+                known = self._layers[key] = _Layer(samples_at_once(call))
+            layers.append(known)
+        asked = [(known, call, call.input_shape[0]) for known, call in zip(layers, calls, strict=True)]
+        new = [each for each in asked if each[2] not in each[0].plans]
+        self._ask((known, call, end) for known, call, size in new for end in known.ends(size))
+        self._ask(each for each in new if not each[0].interpolates(each[2]))
+        return [known.plans[size] for known, _, size in asked]
 
-    def _ask(self, wanted: dict[tuple[object, ...], tuple[Convolution, int]]) -> None:
-        missing = {
-            key: call.of_samples(size) for key, (call, size) in wanted.items() if key not in self._known
-        }
-        if missing:
-            self._known |= zip(missing, self._source.plans(list(missing.values())), strict=True)
+    def _ask(self, wanted: Iterable[tuple[_Layer, Convolution, int]]) -> None:
+        missing = [each for each in wanted if each[2] not in each[0].plans]
+        # Several calls may be of one layer.
+        distinct = {(id(known), size): call.of_samples(size) for known, call, size in missing}
+        if not distinct:
+            return
+        found = dict(zip(distinct, self._source.plans(list(distinct.values())), strict=True))
+        for known, _, size in missing:
+            known.plans[size] = found[id(known), size]
+
+
+class _Layer:
+    """Plans of one convolution at the batch sizes that were asked for or interpolated.
+
+    Args:
+        most_samples: number of samples that cuDNN runs in one piece.
+
+    Attributes:
+        plans: the plans, by batch size.
+    """
+
+    def __init__(self, most_samples: int) -> None:
+        self._most_samples = most_samples
+        self._lines: dict[tuple[int, int], tuple[_Line, ...] | None] = {}
+        self.plans: dict[int, tuple[Plan, ...]] = {}
+
+    def ends(self, num_samples: int) -> tuple[int, int]:
+        """Lower and upper batch size next to a call's own at which its plans are queried.
+
+        The upper one is at most the number of samples that cuDNN runs in one piece. Both are the call's own
+        size if that is in the grid, or if cuDNN runs no more samples in one piece.
+        """
+        low, high = neighbours(num_samples)
+        high = min(high, self._most_samples)
+        return (num_samples, num_samples) if high <= num_samples else (low, high)
+
+    def interpolates(self, num_samples: int) -> bool:
+        """Adds the plans at a batch size if they follow from those at the sizes next to it, `ends`.
+
+        Returns:
+            Whether they do; not if the first plans of the two sizes use different kernels.
+        """
+        low, high = self.ends(num_samples)
+        if low == high:
+            return True
+        if (low, high) not in self._lines:
+            self._lines[low, high] = _lines(low, high, self.plans[low], self.plans[high])
+        lines = self._lines[low, high]
+        if lines is None:
+            return False
+        gone, width = num_samples - low, high - low
+        self.plans[num_samples] = tuple(
+            [
+                Plan(at_low.engine, at_low.workspace_bytes + -(-rise * gone // width), *at_low[2:])
+                for at_low, rise in lines
+            ]
+        )
+        return True
 
 
 def layer(call: Convolution) -> tuple[object, ...]:
@@ -84,44 +137,36 @@ def neighbours(num_samples: int) -> tuple[int, int]:
     return (power, middle) if num_samples < middle else (middle, 2 * power)
 
 
-def _ends(call: Convolution) -> tuple[int, int]:
-    """Lower and upper batch size next to a call's own at which its plans are queried.
+class _Line(NamedTuple):
+    """Plan whose workspace is a line between two batch sizes.
 
-    The upper one is at most the number of samples that cuDNN runs in one piece. Both are the call's own size
-    if that is in the grid, or if cuDNN runs no more samples in one piece.
+    Attributes:
+        at_low: the plan at the smaller size.
+        rise_bytes: bytes by which its workspace is larger at the larger size.
     """
-    num_samples = call.input_shape[0]
-    low, high = neighbours(num_samples)
-    high = min(high, samples_at_once(call))
-    return (num_samples, num_samples) if high <= num_samples else (low, high)
+
+    at_low: Plan
+    rise_bytes: int
 
 
-def _interpolated(
-    num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
-) -> tuple[Plan, ...] | None:
-    """Plans with workspaces interpolated linearly between those at two batch sizes.
+def _lines(
+    low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
+) -> tuple[_Line, ...] | None:
+    """Plans between two batch sizes; None if the first plans of the two sizes use different kernels.
 
     Args:
-        num_samples: batch size that the plans are for.
         low, high: the two batch sizes.
         at_low, at_high: the plans at these sizes.
-
-    Returns:
-        The plans; None if the first plans of the two sizes use different kernels.
     """
-    if low == high:
-        return at_low
     if at_low[0].engine != at_high[0].engine:
         return None
     by_engine: dict[int, list[int]] = {}
     for plan in at_high:
         by_engine.setdefault(plan.engine, []).append(plan.workspace_bytes)
-    plans = []
+    lines = []
     for plan in at_low:
         there = by_engine.get(plan.engine)
         # The workspace of a kernel that has no plan at the larger size is assumed to grow with the samples.
         end = there.pop(0) if there else plan.workspace_bytes * high // low
-        rise = (end - plan.workspace_bytes) * (num_samples - low)
-        size = plan.workspace_bytes + -(-rise // (high - low))
-        plans.append(Plan(plan.engine, size, plan.uses_tensor_cores, plan.is_deterministic))
-    return tuple(plans)
+        lines.append(_Line(plan, end - plan.workspace_bytes))
+    return tuple(lines)

@@ -107,24 +107,27 @@ def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copie
     return *found, grid * math.ceil(100 * rest / grid - 0.5 * (exact_bytes == 0)), 0, flags
 
 
-def plan_of(call: Convolution, kept: Copies) -> Plan:
-    """Decodes a plan that `copies` encoded, scaled to the tensors of `call`.
+def decoded(call: Convolution, kept: Iterable[Copies]) -> tuple[Plan, ...]:
+    """Decodes plans that `copies` encoded, scaled to the tensors of `call`.
 
     The table has no engine numbers. Plans with equal multiples and flags get the same negative number as
     `engine`, so that `GridPlans` sees at which batch sizes the kernels change.
 
     Args:
         call: a convolution, not necessarily the one that was encoded.
-        kept: the encoded plan.
+        kept: the encoded plans.
     """
-    x, y, w = _tensor_bytes(call)
-    a, b, c, percent, left_bytes, flags = kept
-    left_over = percent * sum(_plain_bytes(call)) // 100 + left_bytes
-    return Plan(
-        engine=-2 - ((a * 5 + b) * 5 + c) * 4 - flags,
-        workspace_bytes=max(0, a * x + b * y + c * w + left_over),
-        uses_tensor_cores=bool(flags & 1),
-        is_deterministic=bool(flags & 2),
+    (x, y, w), every = _tensor_bytes(call), sum(_plain_bytes(call))
+    return tuple(
+        [
+            Plan(
+                engine=-2 - ((a * 5 + b) * 5 + c) * 4 - flags,
+                workspace_bytes=max(0, a * x + b * y + c * w + percent * every // 100 + left_bytes),
+                uses_tensor_cores=bool(flags & 1),
+                is_deterministic=bool(flags & 2),
+            )
+            for a, b, c, percent, left_bytes, flags in kept
+        ]
     )
 
 
@@ -389,7 +392,7 @@ class PlanTable:
             of_kind = Neighbours(self._rows(key), vector_channels)
             self._neighbours[key] = of_kind or self._most_alike(key, vector_channels)
         number = self._neighbours[key].nearest(features(call))
-        return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
+        return decoded(call, map(self._codes.__getitem__, self._plans[number]))
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
         """Yields features (samples, channels, …) of each convolution of a kind, with the index of its plans.

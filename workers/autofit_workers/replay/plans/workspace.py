@@ -6,7 +6,6 @@ policy; the plans themselves come from a `PlanSource`. PyTorch's own kernels nee
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -63,7 +62,7 @@ def workspace(
     capped = _taken(within, policy, knows_the_order=knows_the_order)
     # cuDNN documents a cap for its older interface only; whether plans keep to it is unknown
     # (`cudnn_capped`).
-    return dataclasses.replace(needed, low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
+    return needed._replace(low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
 
 
 def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
@@ -97,6 +96,8 @@ def samples_at_once(call: Convolution) -> int:
 
 def at_once(call: Convolution) -> Convolution:
     """Convolution of the samples that cuDNN runs in one piece; its workspace is that of the whole call."""
+    if max(math.prod(call.input_shape), math.prod(call.output_shape)) <= _MOST_AT_ONCE:
+        return call
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 

@@ -10,6 +10,7 @@ Policies are switches that hold for all convolutions; the workspace that a backe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from autofit_workers.spec.conv_algorithms import (
@@ -62,10 +63,12 @@ _WITH_NUMBER: dict[str, Callable[[int], ConvAlgorithm]] = {
     "im2col-chunked": im2col_chunked.algorithm,
     "chunked": chunked.algorithm,
 }
+_MOST_NAMES = 1000  # in a cache
 # Default numbers of the algorithms that take one, for choices that name no number, such as `all`.
 _NUMBERS = {"cudnn-capped": 256, "im2col-chunked": 4096, "chunked": 8}
 
 
+@functools.lru_cache(maxsize=_MOST_NAMES)
 def find(name: str) -> ConvAlgorithm:
     """Convolution algorithm by its name, such as `fft` or `chunked:8`.
 
