@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from autofit.dispatch.base import Dispatcher
-from autofit.dispatch.connect import connect as connected
-from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, StorageError, UnpredictableCardError, UntimedCardError, UsageError
 from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
@@ -40,9 +38,13 @@ _log = logging.getLogger(__name__)
 
 def _dispatcher(settings: TuneSettings, emit: EventSink) -> Dispatcher:
     """Dispatcher that the settings name: this machine, or a Ray cluster with the wanted cards."""
+    # Only what is measured needs a dispatcher, whose modules take a tenth of the time of a predicted answer.
+    from autofit.dispatch.connect import connect
+    from autofit.dispatch.requests import Wishes
+
     # A card of this machine was compared with the target before; a cluster's cards are chosen by their type.
     card = settings.gpu if settings.address is not None else None
-    return connected(
+    return connect(
         settings.dispatch,
         settings.address,
         wishes=Wishes(
