@@ -37,7 +37,7 @@ SINGLE = ("cudnn", *CANDIDATES)
 def step(model: str, gpu: str, batch_size: int) -> tuple[StepOnCard, ConvCosts]:
     """A model's training step on a card, and what its convolutions cost there."""
     card = card_named(gpu)
-    plan_sources.prepare(card.architecture)
+    plan_sources.prepare(card.architecture, None)
     trace = Predictor(refer(model), door.run).trace(Knobs(), batch_size)
     conditions = Conditions(
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
