@@ -18,6 +18,7 @@ from autofit.predict.self_test import SelfTest, run_self_test
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
 from autofit_workers.process import operating_system
+from autofit_workers.replay.allocator import is_compiled
 from autofit_workers.spec.versions import is_supported, supported_releases
 from autofit_workers.trials import door
 from autofit_workers.trials.door import MORE
@@ -53,6 +54,7 @@ def examine(
         _platform(),
         *_packages(),
         *_prediction(run),
+        _replay(),
         _gpus(gpus),
         _state_directory(),
         _cpu_measurement(),
@@ -144,6 +146,18 @@ def _judged(result: SelfTest) -> Check:
         name="prediction",
         status="ok",
         detail=f"PyTorch {result.torch_version} passes the self-test",
+    )
+
+
+def _replay() -> Check:
+    """Check of whether replays are compiled; without a compiler the same answers take longer."""
+    if is_compiled():
+        return Check(name="replay", status="ok", detail="compiled")
+    return Check(
+        name="replay",
+        status="ok",
+        detail="in Python: answers are the same, and come faster where a C compiler is on PATH when autofit "
+        "is installed",
     )
 
 

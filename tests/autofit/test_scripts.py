@@ -322,7 +322,11 @@ def test_ranks_that_are_none_are_refused_in_a_sentence(small, call, options, wor
 @pytest.mark.parametrize(
     ("command", "options", "words"),
     [
-        ("estimate", ("--model", "davenet", "--batch-size", "2", "--nproc", "8"), "add --script or that search"),
+        (
+            "estimate",
+            ("--model", "davenet", "--batch-size", "2", "--nproc", "8"),
+            "add --script or that search",
+        ),
         ("estimate", ("--model", "davenet", "--batch-size", "2", "--rank", "1"), "needs ranks to be one of"),
         (
             "tune",

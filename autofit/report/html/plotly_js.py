@@ -38,5 +38,5 @@ def plotly_js() -> str:
 
 
 def _packaged() -> Traversable:
-    """File of plotly.js in a wheel of autofit, where deploy/wheel/plotly_js.py puts it."""
+    """File of plotly.js in a wheel of autofit, where deploy/wheel/build_hook.py puts it."""
     return resources.files(__package__).joinpath("plotly.min.js")

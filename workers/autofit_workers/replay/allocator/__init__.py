@@ -12,6 +12,7 @@ history      record of each action of the allocator
 """
 
 from autofit_workers.replay.allocator.caching import CachingAllocator, Segment, SegmentBlock
+from autofit_workers.replay.allocator.compiled_replay import is_compiled
 from autofit_workers.replay.allocator.history import Action, History, given_blocks, record_history
 from autofit_workers.replay.allocator.pending import EventClock, StreamEvent, keeps_up, lags
 from autofit_workers.replay.allocator.pools import ActionKind, AllocatorOutOfMemory, Block
@@ -44,6 +45,7 @@ __all__ = [
     "StreamEvent",
     "Streams",
     "given_blocks",
+    "is_compiled",
     "keeps_up",
     "lags",
     "live_peak_bytes",

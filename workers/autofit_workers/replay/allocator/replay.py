@@ -10,6 +10,7 @@ from operator import neg
 from typing import NamedTuple
 
 from autofit_workers.replay.allocator.caching import make_pools
+from autofit_workers.replay.allocator.compiled_replay import is_covered, replayed
 from autofit_workers.replay.allocator.pending import EventClock, keeps_up
 from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory, Block, BlockPools, Pool
 from autofit_workers.replay.allocator.settings import (
@@ -98,18 +99,40 @@ def replay(
     Raises:
         ValueError: an event frees a block that is not allocated.
     """
+    size_of = {num_bytes: settings.round_size(num_bytes) if num_bytes else 0 for num_bytes in set(sizes)}
+    rounded = [size_of[num_bytes] for num_bytes in sizes]
+    is_plain = not (choices or streams.of_requests or streams.uses or streams.host_waits)
+    if is_plain and is_covered(settings, limit_bytes=limit_bytes):
+        found = replayed(
+            events, rounded, settings, limit_bytes=limit_bytes, stop_above_bytes=stop_above_bytes
+        )
+        if found is not None:
+            return Replay(**found._asdict(), completed=found.failed_position is None)
     pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
+    return _replayed_through(
+        pools, events, rounded, stop_above_bytes=stop_above_bytes, choices=choices or {}, streams=streams
+    )
+
+
+def _replayed_through(
+    pools: BlockPools,
+    events: Sequence[int],
+    rounded: list[int],
+    *,
+    stop_above_bytes: int | None,
+    choices: Choices,
+    streams: Streams,
+) -> Replay:
+    """Replays events through empty pools; the arguments are those of `replay`, with rounded sizes."""
     # Blocks that no other stream uses come back when they are freed, without a check of CUDA events.
     take, give = (pools.take_after_events, pools.free) if streams.uses else (pools.take, pools.give)
     small, large = pools.pool(is_small=True), pools.pool(is_small=False)
     stop_bytes = sys.maxsize if stop_above_bytes is None else stop_above_bytes
-    size_of = {num_bytes: settings.round_size(num_bytes) if num_bytes else 0 for num_bytes in set(sizes)}
-    rounded = [size_of[num_bytes] for num_bytes in sizes]
     blocks: list[Block | None] = [None] * len(rounded)
     allocated_bytes = peak_bytes = peak_position = 0
     failed_position = None
     position = 0
-    special = _SpecialRequests(pools, settings, choices or {}, streams, take)
+    special = _SpecialRequests(pools, pools.settings, choices, streams, take)
     unusual, finding = special.numbers, special.finding
     # The loop runs ten thousand times per predicted batch size: it keeps the allocated bytes itself
     # and looks at as few attributes as it can.
