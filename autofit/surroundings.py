@@ -48,13 +48,21 @@ def installed_packages() -> str:
     A package that was installed from a folder, a repository or an address, as by `pip install .`, may change
     at one version: its files count too.
     """
-    folders = {Path(folder).absolute() for folder in sys.path if folder}
+    folders = (Path(folder).absolute() for folder in sys.path if folder)
+    # An installation changes the folder, so the digest needs to be found once for each of its states.
+    return _packages_in(tuple((folder, folder.stat().st_mtime_ns) for folder in folders if folder.is_dir()))
+
+
+@functools.lru_cache(maxsize=4)
+def _packages_in(states: tuple[tuple[Path, int], ...]) -> str:
+    """Digest of the packages in some folders, each given with the time when it last changed."""
+    folders = {folder for folder, _ in states}
     # Packages that another package brings along, as Ray does once it is imported, count with its version.
     installed = {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
     packages = sorted(
         (entry.name, _own_files_of(Path(entry.path)))
         for folder in folders
-        if folder.is_dir() and not installed.intersection(folder.parents)
+        if not installed.intersection(folder.parents)
         for entry in os.scandir(folder)
         if entry.name.endswith((".dist-info", ".egg-info"))
     )

@@ -19,6 +19,7 @@ from autofit_workers.spec.pythons import read_toml
 from autofit_workers.spec.vendors import Vendor
 
 _MIB = 1024**2
+_MOST_NAMES = 4096  # in a cache
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
 _RAY_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
 _OAM_BOARDS = re.compile(r"MI3\d\dX")
@@ -132,6 +133,7 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
     )
 
 
+@functools.lru_cache(maxsize=_MOST_NAMES)
 def find_gpu(name: str) -> Gpu:
     """Card of the catalogue that `name` means: a key, a CUDA name, or a part that only one card matches.
 

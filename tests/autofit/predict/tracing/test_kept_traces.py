@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -138,13 +140,16 @@ def test_a_trial_runs_again_in_other_surroundings(
 def test_a_package_that_was_installed_from_a_folder_counts_with_its_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    times = itertools.count(1)
+
     def installed(record: str, *, from_folder: bool) -> str:
         metadata = tmp_path / "mine-1.0.dist-info"
-        metadata.mkdir(exist_ok=True)
+        shutil.rmtree(metadata, ignore_errors=True)
+        metadata.mkdir()
         (metadata / "RECORD").write_text(record, encoding="utf-8")
-        (metadata / "direct_url.json").unlink(missing_ok=True)
         if from_folder:
             (metadata / "direct_url.json").write_text("{}", encoding="utf-8")
+        os.utime(tmp_path, (0, next(times)))  # file systems tell times by milliseconds
         return surroundings.installed_packages()
 
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
