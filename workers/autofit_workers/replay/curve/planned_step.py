@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from functools import cached_property
 from operator import attrgetter
@@ -17,7 +18,7 @@ from autofit_workers.replay.allocator import (
     live_peak_bytes,
     replay,
 )
-from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.conditions import MIXED, Conditions, Level
 from autofit_workers.replay.curve.lines.step_lines import Demanded
 from autofit_workers.replay.curve.sized_step import SizedStep
 from autofit_workers.replay.curve.unrolled import Unrolled
@@ -67,6 +68,18 @@ class PlannedStep:
         """Workspace of each distinct call as a range: low, likely, high and worst bytes."""
         return self._step.demands(self._conditions, self._source)
 
+    @cached_property
+    def _likely_spans(self) -> tuple[Workspace, ...]:
+        """Workspace of each distinct call on the likely card, where other cards are possible; else `spans`.
+
+        Other cards widen a range and leave its likely value, and the smaller plans, as they are. Looking them
+        up takes most of the time, and the likely level is replayed most. But which algorithm is the best of a
+        layer depends on all of its range.
+        """
+        if self._conditions.elsewhere is None or self._conditions.conv_algo == MIXED:
+            return self.spans
+        return self._step.demands(dataclasses.replace(self._conditions, elsewhere=None), self._source)
+
     def demanded(self, level: Level) -> Demanded:
         """Workspace bytes of each distinct call at a level, for the call's first run and for later runs.
 
@@ -78,10 +91,11 @@ class PlannedStep:
         return self._demanded[level]
 
     def _work_out_demanded(self, level: Level) -> Demanded:
-        first = tuple(map(attrgetter(f"{level}_bytes"), self.spans))
-        if level is not Level.LIKELY or not any(span.is_benchmark for span in self.spans):
+        spans = self._likely_spans if level is Level.LIKELY else self.spans
+        first = tuple(map(attrgetter(f"{level}_bytes"), spans))
+        if level is not Level.LIKELY or not any(span.is_benchmark for span in spans):
             return 2 * first
-        return (*first, *(span.repeated.likely_bytes for span in self.spans))
+        return (*first, *(span.repeated.likely_bytes for span in spans))
 
     def sizes(self, level: Level) -> list[int]:
         """Bytes of every allocation, with the workspaces that a level (low, likely, high, worst) assumes."""
@@ -101,7 +115,7 @@ class PlannedStep:
 
         Each distinct convolution occurs twice: for its first run, and for later runs.
         """
-        spans = 2 * self.spans
+        spans = 2 * self._likely_spans
         calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
         return [
             (num_bytes, call)
@@ -230,14 +244,14 @@ class PlannedStep:
         """Indices of the distinct calls whose plans cuDNN's benchmark mode times; empty in other modes."""
         if not self._conditions.policy.benchmark:
             return frozenset()
-        return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
+        return frozenset(number for number, span in enumerate(self._likely_spans) if span.is_benchmark)
 
     def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
         """Workspace bytes that each call tries in turn, from its bytes at a level down to smaller plans.
 
         The distinct calls are listed twice: for their first runs, then for their later runs.
         """
-        spans = zip(2 * self.spans, self.demanded(level), strict=True)
+        spans = zip(2 * self._likely_spans, self.demanded(level), strict=True)
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
