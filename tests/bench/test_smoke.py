@@ -231,6 +231,12 @@ def test_estimate_speed(run: Run) -> None:
     assert_says_what_it_exceeds(done)
 
 
+@of("tests/bench/second_questions.py")
+def test_second_questions(run: Run) -> None:
+    done = run("--questions", 3)
+    assert re.match(r"3 of 3 answers are equal; \d+ s from nothing, \d+ s from what is known\n", done.out)
+
+
 @of("tests/bench/profile_speed.py")
 def test_profile_speed(run: Run) -> None:
     done = run("--runs", 1, "--events", 1000, "--view", "timeline", code=None)

@@ -1,0 +1,96 @@
+"""Whether answers from kept traces are those of first questions: `python tests/bench/second_questions.py`.
+
+Random questions are asked in random order, each of a state directory that has answered all before it, and of
+an empty one. The documents have to be equal, but for what is of the run: its times, and whether the
+whole answer was stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from autofit.cli import main as autofit
+
+_MODELS = ("lstm", "davenet-audio", "conv1x1", "big-filter:5", "matmul1x1", "wavenet")
+_CARDS = ("t4", "l4", "a100-40g", "h100-80g", "v100-16g")
+_BUDGETS = ("2G", "3500M", "6G", "8G", "11G")
+# Times, and whether the answer was stored as a whole.
+_OF_THE_RUN = {"wall_seconds", "answered_seconds", "cached"}
+
+
+def question(chance: random.Random) -> list[str]:
+    """Words of a random command."""
+    model, command = chance.choice(_MODELS), chance.choice(("tune", "tune", "check", "estimate"))
+    words = [command, "--model", model, "--json"]
+    if command == "estimate" or chance.random() < 0.5:
+        words += ["--gpu", chance.choice(_CARDS)]
+    else:
+        words += ["--gpu-mem", chance.choice(_BUDGETS)]
+    if command == "tune":
+        words += ["--risk", chance.choice(("likely", "safe", "worst"))]
+        words += ["--max-batch", "512"]  # so that no question is long
+    else:
+        words += ["--batch-size", str(chance.choice((1, 2, 3, 4, 8, 13)))]
+    words += chance.choice(([], ["--precision", "amp-fp16"], ["--conv-algo", "native"]))
+    return words
+
+
+def asked(words: list[str], state: Path) -> tuple[int, Any]:
+    """Exit code and document of a command with a state directory, without what is of the run."""
+    os.environ["AUTOFIT_STATE_DIR"] = str(state)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = autofit(words)
+    return code, _lasting(json.loads(out.getvalue()))
+
+
+def _lasting(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {name: _lasting(value) for name, value in document.items() if name not in _OF_THE_RUN}
+    if isinstance(document, list):
+        return [_lasting(value) for value in document]
+    return document
+
+
+def main() -> int:
+    """Prints how many answers were equal; 1 if one was not."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", type=int, default=300, help="[300]")
+    parser.add_argument("--seed", type=int, default=50, help="[50]")
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    num_different, first_seconds, second_seconds = 0, 0.0, 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder, "known")
+        for number in range(options.questions):
+            words = question(chance)
+            begin = time.perf_counter()
+            first = asked(words, Path(folder, f"new-{number}"))
+            middle = time.perf_counter()
+            second = asked(words, known)
+            first_seconds += middle - begin
+            second_seconds += time.perf_counter() - middle
+            if first != second:
+                num_different += 1
+                print(f"differs: autofit {' '.join(words)}", flush=True)
+    print(
+        f"{options.questions - num_different} of {options.questions} answers are equal; "
+        f"{first_seconds:.0f} s from nothing, {second_seconds:.0f} s from what is known"
+    )
+    return bool(num_different)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
