@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,24 @@ def asked(words: list[str], state: Path) -> tuple[int, Any]:
 
 def _lasting(document: Any) -> Any:
     if isinstance(document, dict):
+        if document.get("is_complete") is False:  # advice, which has a time limit
+            return None
         return {name: _lasting(value) for name, value in document.items() if name not in _OF_THE_RUN}
     if isinstance(document, list):
         return [_lasting(value) for value in document]
     return document
+
+
+def _differences(first: Any, second: Any, place: str = "") -> Iterator[str]:
+    """Yields the places in which two documents differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for name in dict.fromkeys([*first, *second]):
+            yield from _differences(first.get(name), second.get(name), f"{place}.{name}")
+    elif isinstance(first, list | tuple) and isinstance(second, type(first)) and len(first) == len(second):
+        for number, pair in enumerate(zip(first, second, strict=True)):
+            yield from _differences(*pair, f"{place}[{number}]")
+    elif first != second:
+        yield place
 
 
 def main() -> int:
@@ -82,9 +97,10 @@ def main() -> int:
             second = asked(words, known)
             first_seconds += middle - begin
             second_seconds += time.perf_counter() - middle
-            if first != second:
+            places = list(_differences(first, second))
+            if places:
                 num_different += 1
-                print(f"differs: autofit {' '.join(words)}", flush=True)
+                print(f"autofit {' '.join(words)} differs in {', '.join(places)}", flush=True)
     print(
         f"{options.questions - num_different} of {options.questions} answers are equal; "
         f"{first_seconds:.0f} s from nothing, {second_seconds:.0f} s from what is known"
