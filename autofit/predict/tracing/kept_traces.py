@@ -5,7 +5,9 @@
                                           └ else: a trial, whose outcome is kept
 
 Whatever decides a trace is in the digest, or is one of the user's files that the trace's trial used, whose
-content is compared. Files that are missing, damaged or unreadable cost a trial, and change no answer.
+content is compared. Of files that a C library reads, such as a tokenizer's, nobody is told: so the files that
+lie beside used ones, and in the current folder, must have their size and time of change too. Files that are
+missing, damaged or unreadable cost a trial, and change no answer.
 
 Also kept is up to which batch size a trace was seen to agree with the curve through smaller ones.
 """
@@ -15,10 +17,12 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import logging
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,6 +42,7 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdic
 # Traces of one model take some 100 kB.
 _MOST_BYTES = 512 * 1024**2
 _MOST_SECONDS = 90 * 24 * 3600.0
+_MOST_BESIDE = 1000  # files in a folder whose times of change are looked at
 
 _log = logging.getLogger(__name__)
 
@@ -65,11 +70,12 @@ class KeptTraces:
         found = None if self._fresh else _find(spec)
         if found is not None:
             return found
+        begin_seconds = time.time()
         if spec.workload.script is None:  # a script gets processes of its own
             with suppress(OSError):  # the trial reports it
                 self._start()
         outcome = self._run(spec)
-        _keep(spec, outcome)
+        _keep(spec, outcome, begin_seconds)
         return outcome
 
     def may_hold(self, spec: TrialSpec) -> bool:
@@ -108,14 +114,28 @@ class _Proof:
     sources: dict[str, str]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Entry:
+    """Content of a kept file.
+
+    Attributes:
+        outcome: JSON of the trial's outcome, with the digest of its trace in place of the trace.
+        beside: for each folder, the size and time of change of files in it, by name.
+    """
+
+    outcome: str
+    beside: dict[str, dict[str, tuple[int, int]]]
+
+
 def _find(spec: TrialSpec) -> TrialOutcome | None:
     """Kept outcome of a trial that made a trace; None without one, or if one of the user's files changed."""
     body = _read(_name(spec)) if _is_kept(spec) else None
     if body is None:
         return None
     try:
-        outcome = TrialOutcome.from_json(body)
-        if not _are_unchanged(outcome.sources):
+        entry = from_plain(_Entry, parse_json(body))
+        outcome = TrialOutcome.from_json(entry.outcome)
+        if not _are_unchanged(outcome.sources) or not _are_as_before(entry.beside):
             return None
         trace_json = None if outcome.trace_json is None else _read_trace(outcome.trace_json)
         return dataclasses.replace(outcome, trace_json=trace_json)
@@ -124,12 +144,54 @@ def _find(spec: TrialSpec) -> TrialOutcome | None:
         return None
 
 
-def _keep(spec: TrialSpec, outcome: TrialOutcome) -> None:
-    """Writes a trace, and the outcome that it came with if later questions may use it."""
+def _keep(spec: TrialSpec, outcome: TrialOutcome, begin_seconds: float) -> None:
+    """Writes a trace, and the outcome that it came with if later questions may use it.
+
+    Args:
+        begin_seconds: time when the trial began, by `time.time`.
+    """
     digest = None if outcome.trace_json is None else keep_trace(outcome.trace_json)
-    if _is_kept(spec) and (digest is not None or _fails_again(spec, outcome)):
-        _write(_name(spec), dataclasses.replace(outcome, trace_json=digest, log_tail="").to_json())
-        known_models.note(spec.workload.target, with_calls=spec.with_calls)
+    if not _is_kept(spec) or (digest is None and not _fails_again(spec, outcome)):
+        return
+    folders = {str(Path(file).parent) for file in outcome.sources}
+    if spec.workload.kind not in ("builtin", "library"):
+        folders.add(str(Path.cwd()))
+    entry = _Entry(
+        dataclasses.replace(outcome, trace_json=digest, log_tail="").to_json(),
+        {folder: _files_in(folder, since_seconds=begin_seconds) for folder in sorted(folders)},
+    )
+    _write(_name(spec), json.dumps(dataclasses.asdict(entry)))
+    known_models.note(spec.workload.target, with_calls=spec.with_calls)
+
+
+def _files_in(folder: str, *, since_seconds: float) -> dict[str, tuple[int, int]]:
+    """Size and time of change of the files in a folder, by name; empty if there are very many, as of images.
+
+    Args:
+        since_seconds: files that changed between then and now, such as an output, are left out.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            some = list(itertools.islice(entries, _MOST_BESIDE + 1))
+        files = [(entry.name, entry.stat()) for entry in some if entry.is_file()]
+    except OSError:
+        return {}
+    if len(some) > _MOST_BESIDE:
+        return {}
+    now = time.time()
+    return {
+        name: (at.st_size, at.st_mtime_ns) for name, at in files if not since_seconds <= at.st_mtime <= now
+    }
+
+
+def _are_as_before(beside: Mapping[str, Mapping[str, tuple[int, int]]]) -> bool:
+    """Whether files have the size and time of change that they had, given by folder and name."""
+    every = [(Path(folder, name), at) for folder, files in beside.items() for name, at in files.items()]
+    try:
+        found = [(path.stat(), at) for path, at in every]
+    except OSError:
+        return False
+    return all((status.st_size, status.st_mtime_ns) == at for status, at in found)
 
 
 def _fails_again(spec: TrialSpec, outcome: TrialOutcome) -> bool:

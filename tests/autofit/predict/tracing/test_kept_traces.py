@@ -110,6 +110,36 @@ def test_a_trial_runs_again_when_a_file_that_it_used_has_changed(
     assert len(asked.worker.specs) == 3
 
 
+def test_a_trial_runs_again_when_a_file_beside_used_ones_has_changed(
+    asked: Asked, spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a tokenizer's file, which a library in another language reads; and one of the current folder."""
+    model, here = tmp_path / "model", tmp_path / "here"
+    for folder in (model, here):
+        folder.mkdir()
+    for path in (model / "config.json", model / "tokenizer.json", here / "vocabulary.bin"):
+        path.write_text("one", encoding="utf-8")
+        os.utime(path, (1e9, 1e9))
+    monkeypatch.chdir(here)
+    own = dataclasses.replace(spec, workload=WorkloadRef(kind="file", target="/a.py:workload"))
+    asked.sources[str(model / "config.json")] = content_digest(model / "config.json") or ""
+    asked.ask(own)
+    (here / "answer.json").write_text("an output is no change", encoding="utf-8")
+    asked.ask(own)
+    assert len(asked.worker.specs) == 1
+    for number, path in enumerate((model / "tokenizer.json", here / "vocabulary.bin")):
+        path.write_text("other", encoding="utf-8")
+        os.utime(path, (1e9, 1e9))  # only its size tells
+        asked.ask(own)
+        asked.ask(own)
+        assert len(asked.worker.specs) == 2 + number
+    os.utime(model / "tokenizer.json", (2e9, 2e9))
+    asked.ask(own)
+    (model / "tokenizer.json").unlink()
+    asked.ask(own)
+    assert len(asked.worker.specs) == 5
+
+
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
