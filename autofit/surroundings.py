@@ -15,7 +15,7 @@ from autofit.identity import fingerprint
 from autofit_workers.process.boundary.variables import public
 
 _OWN_PACKAGES = (Path(__file__).parent, Path(autofit_workers.__path__[0]))
-_OWN_SUFFIXES = (".py", ".toml", ".gz")  # of autofit's code and tables
+_OWN_SUFFIXES = (".py", ".toml", ".gz", ".c")  # of autofit's code and tables
 
 # Environment variables of shells, terminals, sessions and schedulers, which differ between two equal
 # questions. All others may decide an answer: libraries and users' code read what they like.
@@ -29,7 +29,14 @@ _NOT_READ = re.compile(
 )
 
 
-def environment(kept_variables: Collection[str], *, with_secrets: bool) -> str:
+# Of these, the ones that differ between two terminals of one machine, or are autofit's own.
+_OF_TERMINALS = re.compile(
+    r"_|(OLD)?PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
+    r"|WINDOWID|TMUX\w*|STY|INVOCATION_ID|JOURNAL_STREAM|WT_SESSION|(AUTOFIT|SSH|VSCODE|PYTEST|ITERM|KITTY|KONSOLE)_\w+"
+)
+
+
+def environment(kept_variables: Collection[str], *, with_secrets: bool, on_this_machine: bool = False) -> str:
     """Digest of the environment variables that may decide an answer.
 
     A predicted workload does not get variables that hold secrets, unless the user keeps them.
@@ -37,8 +44,11 @@ def environment(kept_variables: Collection[str], *, with_secrets: bool) -> str:
     Args:
         kept_variables: names of variables that predicted workloads get although they may hold secrets.
         with_secrets: whether to include all variables, as measured trials get them.
+        on_this_machine: whether the digest is only compared on this machine; then variables such as `HOME`
+            and `CI` are included.
     """
-    read = {name: value for name, value in os.environ.items() if not _NOT_READ.fullmatch(name)}
+    left_out = _OF_TERMINALS if on_this_machine else _NOT_READ
+    read = {name: value for name, value in os.environ.items() if not left_out.fullmatch(name)}
     return fingerprint(read if with_secrets else public(read, kept_variables))
 
 
@@ -79,7 +89,7 @@ def _own_files_of(metadata: Path) -> str:
         return ""
     try:
         lines = (metadata / "RECORD").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return "\n".join(sorted(line for line in lines if line.partition(",")[0].endswith((".py", ".so"))))
 

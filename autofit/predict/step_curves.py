@@ -92,6 +92,8 @@ class StepCurves:
 
     def is_proved(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a knob setting's curve agreed with a trace at a batch size, or a larger one, earlier."""
+        if batch_size < TRACED_BATCH_SIZES[0]:
+            return False  # shapes of 1 take branches of their own
         curve = self._curves[self._traces.setting(knobs, batch_size)]
         return not curve.needs_traces and self._traces.is_proved(knobs, batch_size)
 

@@ -138,7 +138,10 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
         WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
-    predictor_of = functools.cache(lambda setup: local_predictor(workload, setup=setup, emit=emit))
+    fresh = on_cards[0].fresh
+    predictor_of = functools.cache(
+        lambda setup: local_predictor(workload, setup=setup, emit=emit, several=True, fresh=fresh)
+    )
     answers: list[TuneResult] = []
     refused: dict[str, AutofitError] = {}
     for settings in on_cards:

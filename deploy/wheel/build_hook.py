@@ -6,7 +6,8 @@ takes the file from the package itself, see `autofit/report/html/plotly_js.py`.
 
 The compiled replay makes predictions faster, not different. It is built on Linux where there is a C compiler,
 and then the wheel is for this platform alone; else the wheel is for all, see
-`autofit_workers/replay/allocator/compiled_replay.py`. An editable installation gets it into the checkout.
+`autofit_workers/replay/allocator/compiled_replay.py`. `CC=false` makes the wheel for all. An editable
+installation gets the library into the checkout.
 """
 
 from __future__ import annotations
@@ -85,8 +86,11 @@ def compile_library(source: Path, library: Path) -> bool:
         source: path of the source.
         library: path of the library, which is replaced if it exists.
     """
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    if sys.platform != "linux" or shutil.which(compiler[0]) is None:
+    try:
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:
+        return False
+    if sys.platform != "linux" or not compiler or shutil.which(compiler[0]) is None:
         return False
     # Under another name first: a library that a process uses must not be overwritten.
     new = library.with_name(f".{library.name}.{os.getpid()}")

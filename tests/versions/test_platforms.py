@@ -24,6 +24,7 @@ LOOKING_UP = {
     "pytorch/device_guards.py",
     "process/boundary/kernel.py",  # the C library's, on Linux
     "process/descendants.py",  # likewise
+    "replay/allocator/compiled_replay.py",
     "replay/plans/cudnn.py",
     "replay/plans/driver_stub.py",
 }

@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 from torch.distributed.tensor import Shard
+from torch.utils._device import DeviceContext
+from torch.utils.checkpoint import checkpoint
 
 from autofit_workers.pytorch.dtensors import SPLIT_OFF_SHARD, split_off_view
 from autofit_workers.spec.trace import Trace
@@ -91,6 +93,39 @@ def test_tensors_are_no_sequences_with_a_release_that_slices_whole_dimensions_no
     for release in ("2.8", None):
         followed_release.begin_program(release)
         assert torch.tensor([torch.tensor(3), torch.tensor(4)]).tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_whole_slices_are_followed_in_blocks_that_backward_runs_again(use_reentrant):
+    made = []
+
+    def block(x):
+        first = x[:, 0]
+        if first.grad_fn is not None:
+            made.append(first.grad_fn.next_functions[0][0].name())
+        return first * 2
+
+    followed_release.begin_program("2.8")
+    try:
+        x = torch.ones(3, 4, requires_grad=True)
+        checkpoint(block, x, use_reentrant=use_reentrant).sum().backward()
+    finally:
+        followed_release.begin_program(None)
+    assert made[-1] == "SliceBackward0"
+    assert x.grad is not None
+
+
+def test_a_mode_that_code_left_behind_does_not_keep_a_release_followed():
+    followed_release.begin_program("2.8")
+    left = DeviceContext(torch.device("cpu"))
+    left.__enter__()
+    try:
+        followed_release.begin_program(None)
+        x = torch.ones(3, 4, requires_grad=True)
+        assert "Slice" not in x[:, 0].grad_fn.next_functions[0][0].name()
+    finally:
+        while torch.overrides._get_current_function_mode() is not None:
+            torch.overrides._get_current_function_mode().__exit__(None, None, None)
 
 
 def test_an_operator_that_the_release_lacks_is_told(tmp_path):

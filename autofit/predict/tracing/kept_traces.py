@@ -24,7 +24,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -38,11 +38,17 @@ from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.pythons import Self
 
 # Traces of one model take some 100 kB.
 _MOST_BYTES = 512 * 1024**2
 _MOST_SECONDS = 90 * 24 * 3600.0
 _MOST_BESIDE = 1000  # files in a folder whose times of change are looked at
+# Time before a trial in which a process may have begun that read a file before it changed.
+_SLACK_SECONDS = 3.0
+
+# Surroundings in which this process ran its first trial, by the variables that are kept.
+_at_start: dict[tuple[str, ...], list[object] | None] = {}
 
 _log = logging.getLogger(__name__)
 
@@ -64,30 +70,38 @@ class KeptTraces:
         self._run = run
         self._start = start
         self._fresh = fresh
+        self._is_started = False
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
         """Outcome of a trial, kept from an earlier run of it or else run now; a `Runner`."""
-        found = None if self._fresh else _find(spec)
+        name = _name(spec)
+        found = None if self._fresh or name is None else _find(name)
         if found is not None:
             return found
-        begin_seconds = time.time()
-        if spec.workload.script is None:  # a script gets processes of its own
+        if spec.workload.script is None and not self._is_started:  # a script gets processes of its own
+            self._is_started = True
             with suppress(OSError):  # the trial reports it
                 self._start()
+        began = _Began.now(spec)
         outcome = self._run(spec)
-        _keep(spec, outcome, begin_seconds)
+        digest = None if outcome.trace_json is None else keep_trace(outcome.trace_json)
+        # What changed while the trial ran may have changed before it looked, or after.
+        if name is not None and name == _name(spec) and began.is_as_at_start:
+            _keep(name, spec, outcome, digest, began)
         return outcome
 
     def may_hold(self, spec: TrialSpec) -> bool:
         """Whether a trial's outcome is kept, unless the user's files have changed since; nothing is read."""
+        name = None if self._fresh else _name(spec)
         try:
-            return not self._fresh and _is_kept(spec) and (paths.kept_path() / _name(spec)).exists()
+            return name is not None and (paths.kept_path() / name).exists()
         except (OSError, StorageError):
             return False
 
     def is_proved(self, spec: TrialSpec) -> bool:
         """Whether the curve of a trial's setting agreed with a trace at its batch size, or a larger one."""
-        body = None if self._fresh or not _is_kept(spec) else _read(_name_of_proof(spec))
+        name = None if self._fresh else _name_of_proof(spec)
+        body = None if name is None else _read(name)
         if body is None:
             return False
         try:
@@ -95,7 +109,8 @@ class KeptTraces:
         except ValueError as error:
             _log.info("a kept proof cannot be read: %s", error)
             return False
-        return spec.batch_size <= proof.largest_batch and _are_unchanged(proof.sources)
+        is_covered = spec.batch_size <= proof.largest_batch
+        return is_covered and _are_unchanged(proof.sources) and _are_as_before(proof.beside)
 
     def prove(self, spec: TrialSpec, sources: Mapping[str, str]) -> None:
         """Keeps that the curve of a trial's setting agrees with a trace at its batch size.
@@ -103,15 +118,39 @@ class KeptTraces:
         Args:
             sources: digest of each of the user's files that the traces used, by path.
         """
-        if _is_kept(spec) and not self.is_proved(spec):
-            body = json.dumps({"largest_batch": spec.batch_size, "sources": dict(sources)})
-            _write(_name_of_proof(spec), body)
+        name = _name_of_proof(spec)
+        if name is None or self.is_proved(spec):
+            return
+        beside = _beside(spec, sources, since_seconds=time.time() - _SLACK_SECONDS)
+        if beside is not None:
+            _write(name, json.dumps(dataclasses.asdict(_Proof(spec.batch_size, dict(sources), beside))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Began:
+    """State in which a trial begins.
+
+    Attributes:
+        seconds: time, by `time.time`.
+        is_as_at_start: whether variables and folder are those with which this process began its first trial:
+            the processes that predict have those.
+    """
+
+    seconds: float
+    is_as_at_start: bool
+
+    @classmethod
+    def now(cls, spec: TrialSpec) -> Self:
+        kept = spec.setup.kept_variables
+        found = _surroundings_or_none(kept)
+        return cls(time.time(), _at_start.setdefault(kept, found) == found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Proof:
     largest_batch: int
     sources: dict[str, str]
+    beside: dict[str, dict[str, tuple[int, int]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,9 +166,9 @@ class _Entry:
     beside: dict[str, dict[str, tuple[int, int]]]
 
 
-def _find(spec: TrialSpec) -> TrialOutcome | None:
+def _find(name: str) -> TrialOutcome | None:
     """Kept outcome of a trial that made a trace; None without one, or if one of the user's files changed."""
-    body = _read(_name(spec)) if _is_kept(spec) else None
+    body = _read(name)
     if body is None:
         return None
     try:
@@ -139,49 +178,80 @@ def _find(spec: TrialSpec) -> TrialOutcome | None:
             return None
         trace_json = None if outcome.trace_json is None else _read_trace(outcome.trace_json)
         return dataclasses.replace(outcome, trace_json=trace_json)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StorageError) as error:
         _log.info("a kept trace cannot be read and is made again: %s", error)
         return None
 
 
-def _keep(spec: TrialSpec, outcome: TrialOutcome, begin_seconds: float) -> None:
-    """Writes a trace, and the outcome that it came with if later questions may use it.
+def _keep(name: str, spec: TrialSpec, outcome: TrialOutcome, digest: str | None, began: _Began) -> None:
+    """Writes an outcome if later questions may use it.
 
     Args:
-        begin_seconds: time when the trial began, by `time.time`.
+        digest: digest of the trace, which is written already; None without a trace.
     """
-    digest = None if outcome.trace_json is None else keep_trace(outcome.trace_json)
-    if not _is_kept(spec) or (digest is None and not _fails_again(spec, outcome)):
+    since_seconds = began.seconds - _SLACK_SECONDS
+    has_changed = any(_changed_seconds(file) > since_seconds for file in outcome.sources)
+    beside = None if has_changed else _beside(spec, outcome.sources, since_seconds=since_seconds)
+    if beside is None or (digest is None and not _fails_again(spec, outcome)):
         return
-    folders = {str(Path(file).parent) for file in outcome.sources}
-    if spec.workload.kind not in ("builtin", "library"):
-        folders.add(str(Path.cwd()))
-    entry = _Entry(
-        dataclasses.replace(outcome, trace_json=digest, log_tail="").to_json(),
-        {folder: _files_in(folder, since_seconds=begin_seconds) for folder in sorted(folders)},
-    )
-    _write(_name(spec), json.dumps(dataclasses.asdict(entry)))
+    lasting = dataclasses.replace(outcome, trace_json=digest, log_tail="")
+    _write(name, json.dumps(dataclasses.asdict(_Entry(lasting.to_json(), beside))))
     known_models.note(spec.workload.target, with_calls=spec.with_calls)
 
 
-def _files_in(folder: str, *, since_seconds: float) -> dict[str, tuple[int, int]]:
-    """Size and time of change of the files in a folder, by name; empty if there are very many, as of images.
+def _changed_seconds(file: str) -> float:
+    """Time when a file last changed, by `time.time`; 0 if there is no such file."""
+    try:
+        return Path(file).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _beside(
+    spec: TrialSpec, sources: Iterable[str], *, since_seconds: float
+) -> dict[str, dict[str, tuple[int, int]]] | None:
+    """Size and time of change of the files beside used ones and in the current folder, by folder and name.
+
+    Where this process prints is left out.
 
     Args:
-        since_seconds: files that changed between then and now, such as an output, are left out.
+        sources: paths of the user's files that the trial used.
+        since_seconds: time since which none of the files may have changed.
+
+    Returns:
+        None if a file has changed since then, so that the trial may have read it before or after.
     """
+    folders = {str(Path(file).parent) for file in sources}
+    if spec.workload.kind not in ("builtin", "library"):
+        folders.add(str(Path.cwd()))
+    outputs, now = _outputs(), time.time()
+    beside = {}
+    for folder in sorted(folders):
+        files = [(name, at) for name, at in _files_in(folder) if (at.st_dev, at.st_ino) not in outputs]
+        if any(since_seconds <= at.st_mtime <= now for _, at in files):
+            return None
+        beside[folder] = {name: (at.st_size, at.st_mtime_ns) for name, at in files}
+    return beside
+
+
+def _outputs() -> set[tuple[int, int]]:
+    """Device and number of the files that this process prints to."""
+    found = set()
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it is closed
+            status = os.fstat(descriptor)
+            found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _files_in(folder: str) -> list[tuple[str, os.stat_result]]:
+    """Names and states of the files in a folder; empty if there are very many, as of images."""
     try:
         with os.scandir(folder) as entries:
             some = list(itertools.islice(entries, _MOST_BESIDE + 1))
-        files = [(entry.name, entry.stat()) for entry in some if entry.is_file()]
+        return [(e.name, e.stat()) for e in some if e.is_file()] if len(some) <= _MOST_BESIDE else []
     except OSError:
-        return {}
-    if len(some) > _MOST_BESIDE:
-        return {}
-    now = time.time()
-    return {
-        name: (at.st_size, at.st_mtime_ns) for name, at in files if not since_seconds <= at.st_mtime <= now
-    }
+        return []
 
 
 def _are_as_before(beside: Mapping[str, Mapping[str, tuple[int, int]]]) -> bool:
@@ -200,7 +270,9 @@ def _fails_again(spec: TrialSpec, outcome: TrialOutcome) -> bool:
     This is not known of the user's own workloads: a module whose import fails is in no list of used files.
     """
     is_of_step = outcome.error is not None and outcome.error.kind == "user"
-    return spec.workload.kind == "builtin" and outcome.verdict is Verdict.FAILED and is_of_step
+    # Others may come from a machine that is full.
+    is_of_model = is_of_step and outcome.environment.get("exception") == "ValueError"
+    return spec.workload.kind == "builtin" and outcome.verdict is Verdict.FAILED and is_of_model
 
 
 def _are_unchanged(sources: Mapping[str, str]) -> bool:
@@ -275,35 +347,47 @@ def _trace_path(digest: str) -> Path:
 def _is_kept(spec: TrialSpec) -> bool:
     """Whether a trial's outcome is decided by what is known before it, and by the user's files.
 
-    A script may read any file and variable. Traces for the CPU depend on the processor and its libraries.
+    A script may read any file and variable, and so may a workload that starts processes or uses the network.
+    Traces for the CPU depend on the processor and its libraries.
     """
-    return spec.probe is Probe.PREDICT and spec.workload.script is None and not spec.is_for_host
+    reads_more = spec.setup.allows_network or spec.setup.allows_subprocesses
+    is_predicted = spec.probe is Probe.PREDICT and not spec.is_for_host
+    return is_predicted and spec.workload.script is None and not reads_more
 
 
-def _name(spec: TrialSpec) -> str:
-    parts = {"spec": json.loads(spec.to_json()), "surroundings": _surroundings(spec.setup.kept_variables)}
-    return fingerprint(parts)[:40]
+def _name(spec: TrialSpec) -> str | None:
+    """Name of a trial's kept file; None if its outcome is not kept, or its surroundings cannot be read."""
+    found = _surroundings_or_none(spec.setup.kept_variables) if _is_kept(spec) else None
+    if found is None:
+        return None
+    return fingerprint({"spec": json.loads(spec.to_json()), "surroundings": found})[:40]
 
 
-def _name_of_proof(spec: TrialSpec) -> str:
-    return f"{_name(dataclasses.replace(spec, batch_size=1))}-proof"
+def _name_of_proof(spec: TrialSpec) -> str | None:
+    name = _name(dataclasses.replace(spec, batch_size=1))
+    return None if name is None else f"{name}-proof"
 
 
-def _surroundings(kept_variables: tuple[str, ...]) -> list[object]:
-    """Surroundings that decide a trace, as JSON values."""
-    return [
-        versions(),
-        sys.path,
-        str(Path.cwd()),  # the user's code may read files from there
-        os.geteuid(),  # root can be kept from more than other users, which the trace's notes tell
-        surroundings.environment(kept_variables, with_secrets=False),
-        surroundings.installed_packages(),
-        surroundings.own_files(),
-    ]
+def _surroundings_or_none(kept_variables: tuple[str, ...]) -> list[object] | None:
+    """Surroundings that decide a trace, as JSON values; None if they cannot be read (a deleted folder)."""
+    try:
+        return [
+            versions(),
+            [str(folder) for folder in sys.path],
+            str(Path.cwd()),  # the user's code may read files from there
+            os.geteuid(),  # root can be kept from more than other users, which the trace's notes tell
+            surroundings.environment(kept_variables, with_secrets=False, on_this_machine=True),
+            surroundings.installed_packages(),
+            surroundings.own_files(),
+        ]
+    except (OSError, ValueError) as error:
+        _log.info("no trace is kept: %s", error)
+        return None
 
 
 @cache  # once in a process
 def _bound() -> None:
     """Removes files that were long not used, and the oldest of those that take too much space."""
-    for folder in (paths.kept_path(), paths.traces_path()):
-        paths.bound(folder, most_bytes=_MOST_BYTES, most_seconds=_MOST_SECONDS)
+    with suppress(StorageError):  # reported where something is written
+        for folder in (paths.kept_path(), paths.traces_path()):
+            paths.bound(folder, most_bytes=_MOST_BYTES, most_seconds=_MOST_SECONDS)

@@ -66,6 +66,7 @@ class Traces:
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._ahead: TracesAhead | None = None
+        self._announced: dict[tuple[Knobs, int], bool] = {}  # whether the trace was kept then
         self.sources: dict[str, str] | None = None
 
     @property
@@ -107,7 +108,7 @@ class Traces:
             raise self._untraceable[key]
         if key not in self._traces:
             spec = self._spec(*key)
-            if self._kept is None or not self._kept.may_hold(spec):
+            if not self._announced.get(key, self._may_be_kept(spec)):
                 is_own = script is not None and script.keeps_batch
                 stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
                 self._emit(Progress(stage=stage))
@@ -180,7 +181,12 @@ class Traces:
             with suppress(UsageError):  # raised again when the trace is requested
                 key = self.setting(knobs, batch_size), batch_size
                 if key not in self._traces:
-                    self._ahead.ask(key, self._spec(*key))
+                    spec = self._spec(*key)
+                    self._announced.setdefault(key, self._may_be_kept(spec))
+                    self._ahead.ask(key, spec)
+
+    def _may_be_kept(self, spec: TrialSpec) -> bool:
+        return self._kept is not None and self._kept.may_hold(spec)
 
     def own_batch_size(self, knobs: Knobs) -> int:
         """Batch size that a script sets itself, found by one trace.

@@ -19,7 +19,10 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platst
 # Packages that users installed for themselves, and Debian's, lie elsewhere than Python's own.
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 # Files of the system, which belong to no workload.
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
+_SYSTEM = (
+    "/proc/", "/sys/", "/dev/", "/etc/", "/lib/", "/run/",
+    "/usr/lib", "/usr/share/", "/usr/local/lib/", "/usr/local/share/",  # projects may lie in /usr/src
+)  # fmt: skip
 _WHOLE_BYTES = 64 * 1024**2  # of a larger file, size and modification time stand for its content
 
 # The originals, before a script has them replaced by functions that may find another file.

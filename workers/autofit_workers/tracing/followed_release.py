@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autofit_workers.pytorch.autograd import RUN_BACKWARD
 from autofit_workers.pytorch.operators import OpOverload, find_operator
 from autofit_workers.spec.releases import (
     AUTOCAST_OF_RMS_NORM,
@@ -83,7 +84,7 @@ def begin_program(release: str | None, *, shards: bool = False) -> None:
         _followed.undo.callback(SPLIT_OFF_SHARD.replace, SPLIT_OFF_SHARD.get())
         SPLIT_OFF_SHARD.replace(split_off_view)
     if _followed.release < WHOLE_SLICES_ARE_FREE <= _INSTALLED:
-        _followed.undo.enter_context(_WholeSlices())
+        _slice_whole_dimensions(_followed.undo)
 
 
 def is_before(release: Release) -> bool:
@@ -169,12 +170,34 @@ def _rms_norm_under_autocast(
     return output
 
 
+def _slice_whole_dimensions(undo: contextlib.ExitStack) -> None:
+    """Lets `x[:, 0]` slice the whole first dimension, so that backward makes a gradient of that slice."""
+    mode, run_backward = _WholeSlices(), RUN_BACKWARD.get()
+
+    def with_mode(*args: Any, **kwargs: Any) -> Any:
+        with mode:  # PyTorch turns modes off for backward, in which checkpoints run blocks again
+            return run_backward(*args, **kwargs)
+
+    undo.enter_context(mode)
+    undo.callback(mode.end)
+    undo.callback(RUN_BACKWARD.replace, run_backward)
+    RUN_BACKWARD.replace(with_mode)
+
+
 class _WholeSlices(TorchFunctionMode):
     """Mode in which `x[:, 0]` slices the whole first dimension, so that backward makes a gradient of it.
 
     It is a mode, as PyTorch would take every tensor for a sequence if `Tensor` had its own `__getitem__`,
     for ever: `torch.tensor([x.max()])` would fail then.
+
+    Attributes:
+        is_on: whether it does so; it ends with the prediction even if code left a mode of its own behind.
     """
+
+    is_on = True
+
+    def end(self) -> None:
+        self.is_on = False
 
     def __torch_function__(
         self,
@@ -183,7 +206,7 @@ class _WholeSlices(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is not _GET_ITEM:
+        if func is not _GET_ITEM or not self.is_on:
             return func(*args, **(kwargs or {}))
         tensor, index = args
         if not isinstance(index, tuple) or not any(map(_is_whole, index)):

@@ -20,6 +20,7 @@ from autofit.events import Event, Progress
 from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
+from autofit.predict.tracing import kept_traces
 from autofit.predict.tracing.kept_traces import KeptTraces
 from autofit.predict.tracing.known_models import is_any_known
 from autofit_workers.process.sources import content_digest
@@ -49,16 +50,23 @@ class Asked:
     worker: Any
     sources: dict[str, str]
     num_starts: int = 0
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def start(self) -> None:
         self.num_starts += 1
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
         outcome: TrialOutcome = self.worker(spec)
-        return dataclasses.replace(outcome, sources=self.sources)
+        return dataclasses.replace(outcome, sources=self.sources, environment=self.environment)
 
     def ask(self, spec: TrialSpec, *, fresh: bool = False) -> TrialOutcome:
         return KeptTraces(self.run, self.start, fresh=fresh).run(spec)
+
+
+@pytest.fixture(autouse=True)
+def first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each test begin as a process does."""
+    monkeypatch.setattr(kept_traces, "_at_start", {})
 
 
 @pytest.fixture
@@ -100,14 +108,64 @@ def test_a_trial_runs_again_when_a_file_that_it_used_has_changed(
     asked: Asked, spec: TrialSpec, tmp_path: Path
 ) -> None:
     used = tmp_path / "settings.yaml"
-    used.write_text("width: 1", encoding="utf-8")
+    written(used, "width: 1")
     asked.sources[str(used)] = content_digest(used) or ""
     asked.ask(spec)
-    used.write_text("width: 2", encoding="utf-8")
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 1
+    written(used, "width: 2")
     asked.ask(spec)
     used.unlink()
     asked.ask(spec)
     assert len(asked.worker.specs) == 3
+
+
+def test_a_trace_is_not_kept_of_a_file_that_changes_while_the_trial_runs(
+    asked: Asked, spec: TrialSpec, tmp_path: Path
+) -> None:
+    """The trial may have read it before, and its digest be that of afterwards."""
+    used = tmp_path / "settings.yaml"
+    used.write_text("width: 1", encoding="utf-8")
+    asked.sources[str(used)] = content_digest(used) or ""
+    asked.ask(spec)
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 2
+
+
+def test_a_trace_is_not_kept_under_what_changes_while_the_trial_runs(
+    asked: Asked, spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = asked.worker.trace_at
+
+    def changing(batch_size: int) -> Trace:
+        monkeypatch.setenv("MODEL_WIDTH", "7")
+        trace: Trace = at_once(batch_size)
+        return trace
+
+    asked.worker.trace_at = changing
+    asked.ask(spec)
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 2
+
+
+def test_a_trace_is_not_kept_with_other_variables_than_its_process_has(
+    asked: Asked, spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that predicts lives on, with the variables that it was started with."""
+    asked.ask(spec)
+    monkeypatch.setenv("MODEL_WIDTH", "7")
+    asked.ask(spec)
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 3
+    monkeypatch.delenv("MODEL_WIDTH")
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 3
+
+
+def written(path: Path, text: str) -> None:
+    """Writes a file that has not changed for long."""
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, (1e9, 1e9))
 
 
 def test_a_trial_runs_again_when_a_file_beside_used_ones_has_changed(
@@ -118,18 +176,16 @@ def test_a_trial_runs_again_when_a_file_beside_used_ones_has_changed(
     for folder in (model, here):
         folder.mkdir()
     for path in (model / "config.json", model / "tokenizer.json", here / "vocabulary.bin"):
-        path.write_text("one", encoding="utf-8")
-        os.utime(path, (1e9, 1e9))
+        written(path, "one")
     monkeypatch.chdir(here)
     own = dataclasses.replace(spec, workload=WorkloadRef(kind="file", target="/a.py:workload"))
     asked.sources[str(model / "config.json")] = content_digest(model / "config.json") or ""
     asked.ask(own)
-    (here / "answer.json").write_text("an output is no change", encoding="utf-8")
+    written(here / "answer.json", "a new file is no change")
     asked.ask(own)
     assert len(asked.worker.specs) == 1
     for number, path in enumerate((model / "tokenizer.json", here / "vocabulary.bin")):
-        path.write_text("other", encoding="utf-8")
-        os.utime(path, (1e9, 1e9))  # only its size tells
+        written(path, "other")  # only its size tells
         asked.ask(own)
         asked.ask(own)
         assert len(asked.worker.specs) == 2 + number
@@ -227,12 +283,48 @@ def test_trials_of_scripts_and_for_the_cpu_are_always_run(
 
 def test_a_failure_is_kept_of_a_builtin_model_alone(asked: Asked, spec: TrialSpec) -> None:
     asked.worker.failure = Verdict.FAILED, TrialError(kind="user", message="needs two samples")
+    asked.environment = {"exception": "ValueError"}
     assert asked.ask(spec) == asked.ask(spec)
     assert len(asked.worker.specs) == 1
     own = dataclasses.replace(spec, workload=WorkloadRef(kind="import", target="mine:workload"))
     asked.ask(own)
     asked.ask(own)
     assert len(asked.worker.specs) == 3
+
+
+def test_a_failure_for_want_of_memory_is_not_kept(asked: Asked, spec: TrialSpec) -> None:
+    asked.worker.failure = Verdict.FAILED, TrialError(kind="user", message="MemoryError")
+    asked.environment = {"exception": "MemoryError"}
+    asked.ask(spec)
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 2
+
+
+@pytest.mark.parametrize("setup", [Setup(allows_network=True), Setup(allows_subprocesses=True)])
+def test_workloads_that_may_read_more_are_always_traced(asked: Asked, spec: TrialSpec, setup: Setup) -> None:
+    own = dataclasses.replace(spec, setup=setup)
+    asked.ask(own)
+    asked.ask(own)
+    assert len(asked.worker.specs) == 2
+
+
+def test_a_deleted_current_folder_costs_a_trial(
+    asked: Asked, spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    asked.ask(spec)
+    asked.ask(spec)
+    assert len(asked.worker.specs) == 2
+
+
+def test_processes_are_started_once(asked: Asked, spec: TrialSpec) -> None:
+    kept = KeptTraces(asked.run, asked.start)
+    for batch_size in (1, 2, 3):
+        kept.run(dataclasses.replace(spec, batch_size=batch_size))
+    assert asked.num_starts == 1
 
 
 def test_a_trace_is_kept_by_the_digest_of_its_text(asked: Asked, spec: TrialSpec, state_dir: Path) -> None:
@@ -327,7 +419,7 @@ def test_a_proof_covers_smaller_batch_sizes_of_the_same_setting(
     worker: Any, spec: TrialSpec, tmp_path: Path
 ) -> None:
     kept, used = KeptTraces(worker, lambda: None), tmp_path / "model.py"
-    used.write_text("one", encoding="utf-8")
+    written(used, "one")
     at = dataclasses.replace(spec, batch_size=50)
     assert not kept.is_proved(at)
     kept.prove(at, {str(used): content_digest(used) or ""})
@@ -356,6 +448,7 @@ def test_a_smaller_size_is_confirmed_without_a_trace(
     assert sizes_traced(64) == [*TRACED_BATCH_SIZES, 64]
     assert sizes_traced(40) == []
     assert sizes_traced(65) == [65]
+    assert sizes_traced(1) == [1]  # shapes of 1 take branches of their own
 
 
 # ── models whose traces are kept ────────────────────────────────────────────────────────────────

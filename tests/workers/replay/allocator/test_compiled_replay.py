@@ -146,6 +146,13 @@ def test_sizes_beyond_integers_of_c_are_left_to_python() -> None:
     assert expected.peak_allocated_bytes == 1 << 62
 
 
+def test_limits_beyond_integers_of_c_are_no_limit() -> None:
+    for limit_bytes in (1 << 63, 1 << 64):
+        compiled, expected = both([0], [MIB], limit_bytes=limit_bytes, stop_above_bytes=limit_bytes)
+        assert compiled == expected
+        assert expected.completed
+
+
 def test_a_limit_below_zero_is_an_error_as_before() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         replay([0], [MIB], limit_bytes=-1)
@@ -157,6 +164,7 @@ def test_a_limit_below_zero_is_an_error_as_before() -> None:
         (AllocatorSettings(), None, True),
         (AllocatorSettings(expandable_segments=True), None, False),
         (AllocatorSettings(max_split_size_bytes=32 * MIB), None, False),
+        (AllocatorSettings(large_segment_size_bytes=MIB << 24), None, False),
         (AllocatorSettings(garbage_collection_threshold=0.5), None, True),  # without a limit it does nothing
         (AllocatorSettings(garbage_collection_threshold=0.5), MIB, False),
     ],
@@ -199,7 +207,7 @@ def test_without_a_library_python_answers(
 
 
 def test_without_a_compiler_nothing_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for compiler in ("no-such-compiler", "false"):
+    for compiler in ("no-such-compiler", "false", " ", "'"):
         monkeypatch.setenv("CC", compiler)
         assert not build_hook().compile_library(compiled_replay.SOURCE, tmp_path / "replay.so")
     assert list(tmp_path.iterdir()) == []

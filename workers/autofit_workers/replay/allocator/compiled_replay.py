@@ -29,6 +29,7 @@ LIBRARY = Path(__file__).with_name("_compiled_replay.so")
 SOURCE = Path(__file__).with_name("compiled_replay.c")
 
 _STOPPED, _REFUSED = 1, 2  # as in the source
+_LARGEST_SEGMENT_BYTES = 1 << 40  # of requests that share one
 _MOST_BYTES = 1 << 61  # of all requests, so that no sum exceeds an integer of C
 
 
@@ -81,6 +82,7 @@ def is_covered(settings: AllocatorSettings, *, limit_bytes: int | None) -> bool:
     return (
         not settings.expandable_segments
         and settings.max_split_size_bytes is None
+        and settings.large_segment_size_bytes <= _LARGEST_SEGMENT_BYTES
         and (settings.garbage_collection_threshold is None or limit_bytes is None)
         and is_compiled()
     )
@@ -117,8 +119,8 @@ def replayed(
                 EXACT_SEGMENT_REQUEST_BYTES,
                 settings.large_segment_size_bytes,
                 SEGMENT_STEP_BYTES,
-                sys.maxsize if limit_bytes is None else limit_bytes,
-                sys.maxsize if stop_above_bytes is None else stop_above_bytes,
+                sys.maxsize if limit_bytes is None else min(limit_bytes, sys.maxsize),
+                sys.maxsize if stop_above_bytes is None else min(stop_above_bytes, sys.maxsize),
             )
         ),
         ctypes.byref(result),
