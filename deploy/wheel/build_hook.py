@@ -31,7 +31,7 @@ _FOLDER = PurePosixPath("autofit/report/html")
 _FILES = {"plotly/package_data/plotly.min.js": "plotly.min.js", "LICENSE.txt": "plotly.LICENSE.txt"}
 
 _REPLAY = PurePosixPath("autofit_workers/replay/allocator")
-_SOURCE, _LIBRARY = "compiled_replay.c", "_compiled_replay.so"
+_SOURCE, _LIBRARY = "compiled_replay.c", "_compiled_replay.lib"
 
 
 class WheelFiles(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gives its parameter no default

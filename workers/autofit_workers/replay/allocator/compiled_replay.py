@@ -25,7 +25,8 @@ from autofit_workers.replay.allocator.settings import (
     AllocatorSettings,
 )
 
-LIBRARY = Path(__file__).with_name("_compiled_replay.so")
+# Not `.so`: Python would take it for a module of its own.
+LIBRARY = Path(__file__).with_name("_compiled_replay.lib")
 SOURCE = Path(__file__).with_name("compiled_replay.c")
 
 _STOPPED, _REFUSED = 1, 2  # as in the source
