@@ -17,22 +17,20 @@ from autofit_workers.process.boundary.variables import public
 _OWN_PACKAGES = (Path(__file__).parent, Path(autofit_workers.__path__[0]))
 _OWN_SUFFIXES = (".py", ".toml", ".gz", ".c")  # of autofit's code and tables
 
-# Environment variables of shells, terminals, sessions and schedulers, which differ between two equal
-# questions. All others may decide an answer: libraries and users' code read what they like.
-_NOT_READ = re.compile(
-    r"_|.*PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
-    r"|EDITOR|VISUAL|SHELL|USER|USERNAME|LOGNAME|MAIL|HOME|HOSTNAME|TMPDIR|DISPLAY|WINDOWID|TMUX\w*|STY|CI"
-    r"|INVOCATION_ID|JOURNAL_STREAM|SESSION_MANAGER|WT_SESSION|JOB_ID|PATH|MANPATH|VIRTUAL_ENV\w*"
-    r"|(AUTOFIT|RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|SSH|XDG|DBUS|WAYLAND|GNOME|KDE|VSCODE|PYTEST"
-    r"|ITERM|KITTY|KONSOLE|CONDA|PYENV|SGE|OMPI|PMI|PMIX)_\w+"
-    r"|\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)"  # of services, in a Kubernetes pod
-)
-
-
-# Of these, the ones that differ between two terminals of one machine, or are autofit's own.
-_OF_TERMINALS = re.compile(
+# Environment variables that differ between two terminals of one machine, or are autofit's own.
+_TERMINAL_NAMES = (
     r"_|(OLD)?PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM.*|LS_COLORS|(NO|FORCE|CLI)_COLOR.*|PS[1-4]|HIST\w+|LESS\w*|PAGER"
-    r"|WINDOWID|TMUX\w*|STY|INVOCATION_ID|JOURNAL_STREAM|WT_SESSION|(AUTOFIT|SSH|VSCODE|PYTEST|ITERM|KITTY|KONSOLE)_\w+"
+    r"|WINDOWID|TMUX\w*|STY|INVOCATION_ID|JOURNAL_STREAM|WT_SESSION"
+    r"|(AUTOFIT|SSH|VSCODE|PYTEST|ITERM|KITTY|KONSOLE)_\w+"
+)
+_OF_TERMINALS = re.compile(_TERMINAL_NAMES)
+# And those of users, sessions and schedulers, which differ between two equal questions on two machines. All
+# others may decide an answer: libraries and users' code read what they like.
+_NOT_READ = re.compile(
+    _TERMINAL_NAMES + r"|.*PWD|EDITOR|VISUAL|SHELL|USER|USERNAME|LOGNAME|MAIL|HOME|HOSTNAME|TMPDIR|DISPLAY|CI"
+    r"|SESSION_MANAGER|JOB_ID|PATH|MANPATH|VIRTUAL_ENV\w*"
+    r"|(RAY|SLURM|PBS|LSB|KUBERNETES|GITHUB|GITLAB|XDG|DBUS|WAYLAND|GNOME|KDE|CONDA|PYENV|SGE|OMPI|PMI|PMIX)_\w+"
+    r"|\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)"  # of services, in a Kubernetes pod
 )
 
 

@@ -38,7 +38,6 @@ from autofit_workers.process.sources import content_digest
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.spec.pythons import Self
 
 # Traces of one model take some 100 kB.
 _MOST_BYTES = 512 * 1024**2
@@ -62,7 +61,7 @@ class KeptTraces:
 
     Args:
         run: runs a trial, one prediction in a process of its own.
-        start: starts the processes that trials run in; called before each trial, and never without one.
+        start: starts the processes that trials run in; called before the first trial, and never without one.
         fresh: whether to run all trials anew, and to keep their outcomes in place of earlier ones.
     """
 
@@ -82,12 +81,15 @@ class KeptTraces:
             self._is_started = True
             with suppress(OSError):  # the trial reports it
                 self._start()
-        began = _Began.now(spec)
+        # The processes that predict have the variables and the folder of this process's first trial.
+        kept, begin_seconds = spec.setup.kept_variables, time.time()
+        found_here = _surroundings_or_none(kept)
+        is_as_at_start = _at_start.setdefault(kept, found_here) == found_here
         outcome = self._run(spec)
-        digest = None if outcome.trace_json is None else keep_trace(outcome.trace_json)
+        digest = None if outcome.trace_json is None else _keep_trace(outcome.trace_json)
         # What changed while the trial ran may have changed before it looked, or after.
-        if name is not None and name == _name(spec) and began.is_as_at_start:
-            _keep(name, spec, outcome, digest, began)
+        if name is not None and name == _name(spec) and is_as_at_start:
+            _keep(name, spec, outcome, digest, since_seconds=begin_seconds - _SLACK_SECONDS)
         return outcome
 
     def may_hold(self, spec: TrialSpec) -> bool:
@@ -127,26 +129,6 @@ class KeptTraces:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Began:
-    """State in which a trial begins.
-
-    Attributes:
-        seconds: time, by `time.time`.
-        is_as_at_start: whether variables and folder are those with which this process began its first trial:
-            the processes that predict have those.
-    """
-
-    seconds: float
-    is_as_at_start: bool
-
-    @classmethod
-    def now(cls, spec: TrialSpec) -> Self:
-        kept = spec.setup.kept_variables
-        found = _surroundings_or_none(kept)
-        return cls(time.time(), _at_start.setdefault(kept, found) == found)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Proof:
     largest_batch: int
     sources: dict[str, str]
@@ -183,13 +165,15 @@ def _find(name: str) -> TrialOutcome | None:
         return None
 
 
-def _keep(name: str, spec: TrialSpec, outcome: TrialOutcome, digest: str | None, began: _Began) -> None:
+def _keep(
+    name: str, spec: TrialSpec, outcome: TrialOutcome, digest: str | None, *, since_seconds: float
+) -> None:
     """Writes an outcome if later questions may use it.
 
     Args:
         digest: digest of the trace, which is written already; None without a trace.
+        since_seconds: time since which none of the user's files may have changed.
     """
-    since_seconds = began.seconds - _SLACK_SECONDS
     has_changed = any(_changed_seconds(file) > since_seconds for file in outcome.sources)
     beside = None if has_changed else _beside(spec, outcome.sources, since_seconds=since_seconds)
     if beside is None or (digest is None and not _fails_again(spec, outcome)):
@@ -310,7 +294,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def keep_trace(trace_json: str) -> str:
+def _keep_trace(trace_json: str) -> str:
     """Writes a trace into the state directory, named by the digest of its text, which is returned."""
     text = trace_json.encode()
     digest = _sha256(text)

@@ -108,7 +108,7 @@ class Traces:
             raise self._untraceable[key]
         if key not in self._traces:
             spec = self._spec(*key)
-            if not self._announced.get(key, self._may_be_kept(spec)):
+            if not (self._announced[key] if key in self._announced else self._may_be_kept(spec)):
                 is_own = script is not None and script.keeps_batch
                 stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
                 self._emit(Progress(stage=stage))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from autofit_workers.replay.curve.conditions import Call, Conditions, demands
-from autofit_workers.replay.plans.grid_plans import layer, neighbours
+from autofit_workers.replay.plans.grid_plans import layer, look_up, neighbours
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.replay.plans.workspace import samples_at_once
 from autofit_workers.replay.spans import Workspace
@@ -86,7 +86,15 @@ class OtherCards:
         chosen = [call for call in calls if isinstance(call, Convolution) and conditions.policy.enabled]
         of_layers = self._layers.setdefault(_policy(conditions), {})
         known = [of_layers.setdefault(layer(call), {}) for call in chosen]
-        _learn(chosen, known, ask)
+        # The two sizes among 1, 2, 3, 4, 6, 8, 12, … next to each convolution's batch size.
+        look_up(
+            (
+                (of_layer, call, size)
+                for of_layer, call in zip(known, chosen, strict=True)
+                for size in neighbours(call.input_shape[0])
+            ),
+            ask,
+        )
         of_chosen = map(_between, chosen, known)
 
         def ends(call: Call, likely: Workspace) -> _Ends:
@@ -124,33 +132,6 @@ class OtherCards:
             return [_Ends.of(column) for column in zip(*by_card, strict=True)]
 
         return ask
-
-
-def _learn(
-    calls: Iterable[Convolution],
-    known: Iterable[dict[int, _Ends]],
-    ask: Callable[[Sequence[Call]], list[_Ends]],
-) -> None:
-    """Computes the smallest and largest workspace of convolutions at the sizes of a grid that are not known.
-
-    For each convolution, these are the two sizes among 1, 2, 3, 4, 6, 8, 12, … next to its batch size.
-
-    Args:
-        calls: the convolutions.
-        known: for each convolution, the ends of its layer by batch size, to which the new ones are added.
-        ask: computes the smallest and largest workspace of each of its calls over all cards.
-    """
-    missing = [
-        (of_layer, size, call)
-        for call, of_layer in zip(calls, known, strict=True)
-        for size in neighbours(call.input_shape[0])
-        if size not in of_layer
-    ]
-    # Several convolutions may be of one layer.
-    distinct = {(id(of_layer), size): call.of_samples(size) for of_layer, size, call in missing}
-    found = dict(zip(distinct, ask(list(distinct.values())), strict=True))
-    for of_layer, size, _ in missing:
-        of_layer[size] = found[id(of_layer), size]
 
 
 def _between(call: Convolution, known: Mapping[int, _Ends]) -> _Ends:

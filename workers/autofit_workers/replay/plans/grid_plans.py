@@ -7,12 +7,14 @@ two of them where the kernels change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
 from autofit_workers.replay.plans.workspace import samples_at_once
 from autofit_workers.spec.work import Convolution
+
+_Found = TypeVar("_Found")
 
 
 class GridPlans(PassedOn):
@@ -42,19 +44,32 @@ class GridPlans(PassedOn):
             layers.append(known)
         asked = [(known, call, call.input_shape[0]) for known, call in zip(layers, calls, strict=True)]
         new = [each for each in asked if each[2] not in each[0].plans]
-        self._ask((known, call, end) for known, call, size in new for end in known.ends(size))
-        self._ask(each for each in new if not each[0].interpolates(each[2]))
+        ends = ((known.plans, call, end) for known, call, size in new for end in known.ends(size))
+        look_up(ends, self._source.plans)
+        own = ((known.plans, call, size) for known, call, size in new if not known.interpolates(size))
+        look_up(own, self._source.plans)
         return [known.plans[size] for known, _, size in asked]
 
-    def _ask(self, wanted: Iterable[tuple[_Layer, Convolution, int]]) -> None:
-        missing = [each for each in wanted if each[2] not in each[0].plans]
-        # Several calls may be of one layer.
-        distinct = {(id(known), size): call.of_samples(size) for known, call, size in missing}
-        if not distinct:
-            return
-        found = dict(zip(distinct, self._source.plans(list(distinct.values())), strict=True))
-        for known, _, size in missing:
-            known.plans[size] = found[id(known), size]
+
+def look_up(
+    wanted: Iterable[tuple[dict[int, _Found], Convolution, int]],
+    ask: Callable[[list[Convolution]], Iterable[_Found]],
+) -> None:
+    """Asks for convolutions at batch sizes that are not known yet, all at the same time and each once.
+
+    Args:
+        wanted: what is known of a convolution's layer by batch size, to which the answer is added; the
+            convolution, at any batch size; and the batch size that is asked for.
+        ask: returns an answer for each convolution.
+    """
+    missing = [each for each in wanted if each[2] not in each[0]]
+    if not missing:
+        return
+    # Several convolutions may be of one layer.
+    distinct = {(id(known), size): call.of_samples(size) for known, call, size in missing}
+    found = dict(zip(distinct, ask(list(distinct.values())), strict=True))
+    for known, _, size in missing:
+        known[size] = found[id(known), size]
 
 
 class _Layer:
