@@ -9,6 +9,7 @@ import pathlib
 import sqlite3
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -50,6 +51,33 @@ def _place(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+
+
+@pytest.fixture(scope="module")
+def warm_tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Has the predicting processes of a file's tests forked by one process, where this system can do so.
+
+    They answer alike (tests/workers/process/test_warm_tracer.py), and PyTorch is imported once.
+    """
+    from autofit_workers.process.warm_tracer import WarmTracer, of_this_process
+    from autofit_workers.trials import isolate
+
+    try:
+        of_this_process()
+    except OSError:
+        yield
+        return
+    tracer = WarmTracer(tmp_path_factory.mktemp("warm"), of_this_process)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolate, "_warm_tracer", tracer)
+        tracer.was_missed = True
+        before = psutil.Process().children()
+        isolate.leave_warm_tracer(lambda: None)
+        started = [child for child in psutil.Process().children() if child not in before]
+        yield
+    for child in started:  # none where memory is short
+        child.kill()
+        os.waitpid(child.pid, 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

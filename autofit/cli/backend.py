@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autofit.events import EventSink
     from autofit.explain.profile import Profile
+    from autofit.explain.snapshots.run import Run
     from autofit.hardware.card import Card
     from autofit.hardware.gpus import LocalGpu
     from autofit.predict.estimate import Estimate
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from autofit.questions.doctor import Check
     from autofit.questions.kv import KvCache, KvQuestion
     from autofit.questions.observe import ObservedPeak, RealPeak
+    from autofit.questions.snapshot import ObservedSnapshot
     from autofit.questions.summary import SummarizedEstimate
     from autofit.questions.what_if import WhatIf
     from autofit.report.html.page import Page
@@ -100,7 +102,7 @@ def report_on_search(
     """HTML report of a search for the largest batch, as data that is still to be rendered."""
     from autofit.report import gather
 
-    predictor = _predictor(settings, workload, emit)
+    predictor = _predictor(settings, workload, emit, fresh=False)  # the answer's traces are new enough
     return gather.report_on_search(result, settings, predictor, emit=emit)
 
 
@@ -120,7 +122,7 @@ def report_on_estimate(
 
     return gather.report_on_estimate(
         estimate,
-        _predictor(settings, workload, emit),
+        _predictor(settings, workload, emit, fresh=False),
         settings.card,
         gpu=settings.gpu,
         of_script=settings.script is not None,
@@ -135,11 +137,12 @@ def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, *
 
     Args:
         emit: function to which progress is reported.
-        details: what traced steps record in addition, such as `with_tensors=True`.
+        details: what traced steps record in addition, such as `with_tensors=True`; `fresh` in place of that
+            of the settings.
     """
     from autofit.predict.predictor import local_predictor
 
-    return local_predictor(workload, setup=settings.setup, emit=emit, **details)
+    return local_predictor(workload, setup=settings.setup, emit=emit, **{"fresh": settings.fresh, **details})
 
 
 def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
@@ -173,7 +176,10 @@ def cards(
 
     if question.parallels:
         return on_how_many(
-            lambda setup: local_predictor(workload, setup=setup, emit=emit), settings, question, emit=emit
+            lambda setup: local_predictor(workload, setup=setup, emit=emit, fresh=settings.fresh),
+            settings,
+            question,
+            emit=emit,
         )
     return which_cards(_predictor(settings, workload, emit), settings, question, emit=emit)
 
@@ -187,6 +193,21 @@ def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit:
     from autofit.questions.observe import run_observe
 
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
+
+
+def compare_snapshot(
+    settings: TuneSettings, workload: WorkloadRef, run: Run, batch_size: int | None, emit: EventSink
+) -> ObservedSnapshot:
+    """Compares a real run's memory snapshot with its prediction, and keeps its peak if they are alike.
+
+    Args:
+        run: the snapshot, followed.
+        batch_size: batch size of the run; None for a script's own.
+    """
+    from autofit.questions import snapshot
+
+    predictor = _predictor(settings, workload, emit)
+    return snapshot.compare_snapshot(settings, workload, predictor, run, batch_size)
 
 
 def compare(
@@ -255,6 +276,9 @@ class Backend:
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     cards: Callable[[TuneSettings, WorkloadRef, CardsQuestion, EventSink], CardsAnswer] = cards
     observe: Callable[[TuneSettings, WorkloadRef, RealPeak, EventSink], ObservedPeak] = observe
+    compare_snapshot: Callable[[TuneSettings, WorkloadRef, Run, int | None, EventSink], ObservedSnapshot] = (
+        compare_snapshot
+    )
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, Setup, EventSink], ConvLayers] = conv_layers
     kv: Callable[[WorkloadRef, KvQuestion, EventSink], KvCache] = kv

@@ -2,12 +2,17 @@
 
     spec ─ digest with surroundings ─▶ kept/<digest> ─▶ outcome without its trace ─▶ traces/<digest>.json.gz
                                           │ whole, and the user's files are unchanged: the outcome
+                                          ├ else, between batch sizes whose traces agree: theirs at this size
                                           └ else: a trial, whose outcome is kept
 
 Whatever decides a trace is in the digest, or is one of the user's files that the trace's trial used, whose
 content is compared. Of files that a C library reads, such as a tokenizer's, nobody is told: so the files that
 lie beside used ones, and in the current folder, must have their size and time of change too. Files that are
 missing, damaged or unreadable cost a trial, and change no answer.
+
+Traces agree if every number in them, such as a dimension or a position, is a line in the batch size (bytes: a
+product of lines), and all else is equal. Then the trace of a size between them is known in everything that
+it says, its digest included.
 
 Also kept is up to which batch size a trace was seen to agree with the curve through smaller ones.
 """
@@ -35,6 +40,9 @@ from autofit.errors import StorageError
 from autofit.identity import fingerprint, versions
 from autofit.predict.tracing import known_models
 from autofit_workers.process.sources import content_digest
+from autofit_workers.replay.curve.lines.polynomials import NotPolynomialError
+from autofit_workers.replay.curve.lines.trace_lines import TraceLines
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
@@ -42,6 +50,7 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdic
 # Traces of one model take some 100 kB.
 _MOST_BYTES = 512 * 1024**2
 _MOST_SECONDS = 90 * 24 * 3600.0
+_MOST_SIZES = 64  # batch sizes that are noted for a setting
 _MOST_BESIDE = 1000  # files in a folder whose times of change are looked at
 # Time before a trial in which a process may have begun that read a file before it changed.
 _SLACK_SECONDS = 3.0
@@ -70,11 +79,12 @@ class KeptTraces:
         self._start = start
         self._fresh = fresh
         self._is_started = False
+        self._between: dict[str, TrialOutcome | None] = {}  # found by `may_hold`, by name
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
-        """Outcome of a trial, kept from an earlier run of it or else run now; a `Runner`."""
+        """Outcome of a trial, known from earlier trials or else run now; a `Runner`."""
         name = _name(spec)
-        found = None if self._fresh or name is None else _find(name)
+        found = None if self._fresh or name is None else _find(name) or self._found_between(name, spec)
         if found is not None:
             return found
         if spec.workload.script is None and not self._is_started:  # a script gets processes of its own
@@ -93,12 +103,17 @@ class KeptTraces:
         return outcome
 
     def may_hold(self, spec: TrialSpec) -> bool:
-        """Whether a trial's outcome is kept, unless the user's files have changed since; nothing is read."""
+        """Whether a trial's outcome is known, unless the user's files have changed since it was kept."""
         name = None if self._fresh else _name(spec)
-        try:
-            return name is not None and (paths.kept_path() / name).exists()
-        except (OSError, StorageError):
+        if name is None:
             return False
+        if not _exists(name):
+            self._between[name] = _between(spec)
+            return self._between[name] is not None
+        return True
+
+    def _found_between(self, name: str, spec: TrialSpec) -> TrialOutcome | None:
+        return self._between.pop(name) if name in self._between else _between(spec)
 
     def is_proved(self, spec: TrialSpec) -> bool:
         """Whether the curve of a trial's setting agreed with a trace at its batch size, or a larger one."""
@@ -148,6 +163,87 @@ class _Entry:
     beside: dict[str, dict[str, tuple[int, int]]]
 
 
+def _between(spec: TrialSpec) -> TrialOutcome | None:
+    """Outcome of a trial whose trace lies between kept ones; None if these do not determine it.
+
+    The curve's traces, and the nearest ones below and above the batch size, have to agree.
+    """
+    if spec.batch_size < TRACED_BATCH_SIZES[0]:
+        return None  # shapes of 1 take branches of their own
+    nearest = _nearest(spec)
+    if nearest is None:
+        return None
+    first, second, third = TRACED_BATCH_SIZES
+    outcomes, documents = [], []
+    for size in dict.fromkeys((first, third, second, *nearest)):
+        name = _name(dataclasses.replace(spec, batch_size=size))
+        outcome = None if name is None else _find(name)
+        if outcome is None or outcome.trace_json is None:
+            return None
+        document = json.loads(outcome.trace_json)  # the digest is right: it is as it was read once
+        if not isinstance(document, dict) or document.get("batch_size") != size:
+            return None  # the workload makes batches of its own size
+        outcomes.append(outcome)
+        documents.append(document)
+    try:
+        lines = TraceLines.through(documents)
+    except NotPolynomialError as error:
+        _log.info("batch size %d is traced: %s", spec.batch_size, error)
+        return None
+    return dataclasses.replace(
+        outcomes[0],
+        batch_size=spec.batch_size,
+        trace_json=lines.text_at(spec.batch_size),
+        sources={file: digest for each in outcomes for file, digest in each.sources.items()},
+    )
+
+
+def _nearest(spec: TrialSpec) -> tuple[int, int] | None:
+    """Nearest batch sizes below and above a trial's whose traces are kept; None if one is missing.
+
+    The sizes of the curve are even. Code that treats odd batches differently, as halves of a batch that are
+    rounded, is seen at an odd size alone, so such a size has to be above an odd one. Of the built-in models
+    it is known that they do not.
+    """
+    of_one = _name_of_sizes(spec)
+    body = None if of_one is None else _read(of_one)
+    try:
+        noted = () if body is None else from_plain(tuple[int, ...], parse_json(body))
+    except ValueError as error:
+        _log.info("kept batch sizes cannot be read: %s", error)
+        return None
+    known = {size for size in (*TRACED_BATCH_SIZES, *noted) if _is_kept_at(spec, size)}
+    needs_odd = spec.batch_size % 2 == 1 and spec.workload.kind != "builtin"
+    below = [size for size in known if TRACED_BATCH_SIZES[0] <= size <= spec.batch_size]
+    above = [size for size in known if size >= spec.batch_size and (size % 2 == 1 or not needs_odd)]
+    return (max(below), min(above)) if below and above else None
+
+
+def _is_kept_at(spec: TrialSpec, batch_size: int) -> bool:
+    name = _name(dataclasses.replace(spec, batch_size=batch_size))
+    return name is not None and _exists(name)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return (paths.kept_path() / name).exists()
+    except (OSError, StorageError):
+        return False
+
+
+def _note_size(spec: TrialSpec) -> None:
+    """Notes that the trace at a trial's batch size is kept."""
+    name = _name_of_sizes(spec)
+    if name is None or spec.batch_size in TRACED_BATCH_SIZES:
+        return
+    try:
+        noted = from_plain(tuple[int, ...], parse_json(_read(name) or "[]"))
+    except ValueError:  # of another version
+        noted = ()
+    if spec.batch_size not in noted:
+        _write(name, json.dumps([*noted, spec.batch_size][-_MOST_SIZES:]))
+
+
 def _find(name: str) -> TrialOutcome | None:
     """Kept outcome of a trial that made a trace; None without one, or if one of the user's files changed."""
     body = _read(name)
@@ -181,6 +277,8 @@ def _keep(
     lasting = dataclasses.replace(outcome, trace_json=digest, log_tail="")
     _write(name, json.dumps(dataclasses.asdict(_Entry(lasting.to_json(), beside))))
     known_models.note(spec.workload.target, with_calls=spec.with_calls)
+    if digest is not None:
+        _note_size(spec)
 
 
 def _changed_seconds(file: str) -> float:
@@ -348,8 +446,17 @@ def _name(spec: TrialSpec) -> str | None:
 
 
 def _name_of_proof(spec: TrialSpec) -> str | None:
+    return _name_of_setting(spec, "proof")
+
+
+def _name_of_sizes(spec: TrialSpec) -> str | None:
+    return _name_of_setting(spec, "sizes")
+
+
+def _name_of_setting(spec: TrialSpec, what: str) -> str | None:
+    """Name of the file that keeps something of all batch sizes of a trial's setting."""
     name = _name(dataclasses.replace(spec, batch_size=1))
-    return None if name is None else f"{name}-proof"
+    return None if name is None else f"{name}-{what}"
 
 
 def _surroundings_or_none(kept_variables: tuple[str, ...]) -> list[object] | None:

@@ -20,6 +20,7 @@ from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
 from autofit_workers.process.scratch import VARIABLE, Scratch
+from autofit_workers.process.warm_tracer import WarmTracer
 from autofit_workers.spec.documents import MOST_BYTES, LimitError
 from autofit_workers.spec.pythons import arguments_for
 
@@ -41,8 +42,39 @@ importlib.import_module(module).main(int(requests), int(answers))
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
 
+_OPTIONS = ("-u", "-X", "faulthandler")
 _POLL_SECONDS = 0.05
 _EXIT_GRACE_SECONDS = 5.0
+
+
+class _Process(Protocol):
+    """Interface of a process that was started or forked for this one."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which stays taken until it was waited for."""
+
+    def has_exited(self) -> bool:
+        """Whether the process has exited; does not wait for it."""
+
+    def wait(self) -> int:
+        """Waits until the process has exited; returns its exit code, negative if a signal ended it."""
+
+
+class _OwnChild(subprocess.Popen[bytes]):
+    """Child process of this one."""
+
+    def has_exited(self) -> bool:
+        return process_table.has_exited(self.pid)
+
+
+def bootstrap(module: str) -> list[str]:
+    """Arguments of Python that run the `main` of a module of this package; three more follow them.
+
+    These are the numbers of two descriptors that `main` gets, and the JSON of `Permissions` of a process that
+    enters the boundary, or an empty text.
+    """
+    return [*_OPTIONS, *arguments_for(_BOOTSTRAP), str(Path(__file__).parents[1]), module]
 
 
 class Attendant(Protocol):
@@ -78,6 +110,8 @@ class ChildProcess:
         permissions: permissions of a process that predicts a workload, and so enters the boundary; None for
             other processes.
         of_script: whether the process runs a script, and so gets a scratch folder for the script's files.
+        tracer: warm tracer that forks the process where it can, for `module` `autofit_workers.trials.child`
+            and permissions by default alone; None to start a process anew.
     """
 
     def __init__(
@@ -88,10 +122,10 @@ class ChildProcess:
         inherited: Sequence[int] = (),
         permissions: Permissions | None = None,
         of_script: bool = False,
+        tracer: WarmTracer | None = None,
     ) -> None:
         self.begin = time.monotonic()
         self._mark = uuid.uuid4().hex  # processes that it starts inherit the mark
-        command = [sys.executable, "-u", "-X", "faulthandler", *arguments_for(_BOOTSTRAP)]
         with ExitStack() as of_the_child, ExitStack() as ours:
             self.log = Log()
             ours.callback(self.log.close)
@@ -111,13 +145,15 @@ class ChildProcess:
                 told = permissions.to_json()
                 variables = public(variables, permissions.kept_variables)
                 variables |= {} if permissions.network else HUBS_OFFLINE
-            self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                [*command, str(Path(__file__).parents[1]), module, *map(str, pipes), told],
-                env={**variables, **environment, MARK: self._mark, **folder},
+            variables = {**variables, **environment, MARK: self._mark, **folder}
+            forked = None if tracer is None else tracer.fork(variables, (*pipes, self.log.writer))
+            self._process: _Process = forked or _OwnChild(
+                [sys.executable, *bootstrap(module), *map(str, pipes), told],
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,
-                pass_fds=(child_requests, child_answers, *inherited),
+                pass_fds=(*pipes, *inherited),
                 start_new_session=True,
             )
             ours.pop_all()  # open as long as the process lives
@@ -177,11 +213,11 @@ class ChildProcess:
     @property
     def group(self) -> int:
         """Id of the child's process group, which is also the child's process id."""
-        return self._popen.pid
+        return self._process.pid
 
     def has_exited(self) -> bool:
         """Whether the child process has exited; does not reap it, so that its group's id stays taken."""
-        return process_table.has_exited(self._popen.pid)
+        return self._process.has_exited()
 
     def _wait_for_exit(self) -> None:
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
@@ -200,11 +236,11 @@ class ChildProcess:
 
     def kill(self) -> str:
         """Kills the child and all its descendants, reaps it, and returns how it ended, as text for users."""
-        kill_below(self._popen.pid)  # first, while it still adopts their orphans
+        kill_below(self._process.pid)  # first, while it still adopts their orphans
         with suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)
         kill_marked(self._mark)
-        code = self._popen.wait()
+        code = self._process.wait()
         self._wait_for_descendants()
         self._close_pipes()
         self._remove_scratch()

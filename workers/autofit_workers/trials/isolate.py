@@ -15,15 +15,18 @@ it) and all descendants in other groups, and returns once the child is gone.
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from autofit_workers.process.boundary.permissions import Permissions
-from autofit_workers.process.child_process import NO_GPU, ChildProcess
+from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
+from autofit_workers.process.child_process import NO_GPU, ChildProcess, bootstrap
+from autofit_workers.process.warm_tracer import MODULE, WarmTracer
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.documents import LimitError
@@ -90,6 +93,30 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
         yield
     finally:
         _stop.reset(token)
+
+
+# A process that forks must have one thread, and NumPy's OpenBLAS starts others when it is imported.
+_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
+_warm_tracer: WarmTracer | None = None
+
+
+def use_warm_tracer(tracer: WarmTracer) -> None:
+    """Has predicting processes forked by a warm tracer from now on, where one is running."""
+    global _warm_tracer  # noqa: PLW0603 - of the process, as its predicting processes are
+    _warm_tracer = tracer
+
+
+def leave_warm_tracer(make_folder: Callable[[], object]) -> None:
+    """Starts a warm tracer for later commands if this one would have used it, and there was none.
+
+    Args:
+        make_folder: makes the folder of its socket.
+    """
+    if _warm_tracer is not None and _warm_tracer.was_missed:
+        make_folder()
+        with suppress(OSError):  # later commands start processes of their own
+            variables = public(os.environ) | HUBS_OFFLINE | NO_GPU | _NO_THREADS
+            _warm_tracer.start(bootstrap(MODULE), variables)
 
 
 def require_wanted() -> None:
@@ -254,9 +281,16 @@ class Child:
                 inherited=self._inherited,
                 permissions=self._permissions,
                 of_script=self._of_script,
+                tracer=self._tracer(),
             )
             self._is_asked = False
         return self._process
+
+    def _tracer(self) -> WarmTracer | None:
+        """Warm tracer that may fork the process; None if the process differs from what a tracer forks."""
+        usual = NO_GPU | ONE_THREAD if self._of_script else NO_GPU
+        is_alike = self._environment == usual and not self._inherited
+        return _warm_tracer if is_alike and self._permissions == Permissions() else None
 
 
 # Errors that end the wait for an outcome.

@@ -451,6 +451,152 @@ def test_a_smaller_size_is_confirmed_without_a_trace(
     assert sizes_traced(1) == [1]  # shapes of 1 take branches of their own
 
 
+# ── sizes between those that were traced ────────────────────────────────────────────────────────
+
+
+def primed(asked: Asked, spec: TrialSpec, *sizes: int) -> Callable[[int], TrialOutcome]:
+    """Traces the curve's sizes and others, and returns what asks for a size, after nothing was run yet."""
+
+    def ask(batch_size: int) -> TrialOutcome:
+        return asked.ask(dataclasses.replace(spec, batch_size=batch_size))
+
+    for size in (*TRACED_BATCH_SIZES, *sizes):
+        ask(size)
+    asked.worker.specs.clear()
+    return ask
+
+
+def test_a_size_below_one_that_agrees_is_answered_without_a_trial(asked: Asked, spec: TrialSpec) -> None:
+    expected = {size: asked.run(dataclasses.replace(spec, batch_size=size)) for size in (5, 30, 31, 50)}
+    asked.num_starts = 0
+    ask = primed(asked, spec, 50)
+    num_starts = asked.num_starts
+    assert {size: ask(size) for size in expected} == expected
+    assert asked.worker.traced == []
+    assert asked.num_starts == num_starts
+
+
+def test_sizes_beyond_those_that_agree_are_traced(asked: Asked, spec: TrialSpec) -> None:
+    ask = primed(asked, spec, 50)
+    for size in (1, 2, 3, 51):
+        ask(size)
+    assert asked.worker.traced == [1, 2, 3, 51]
+    ask(50 + 1)
+    assert asked.worker.traced == [1, 2, 3, 51]
+
+
+def test_without_the_traces_of_the_curve_each_size_is_traced(asked: Asked, spec: TrialSpec) -> None:
+    for size in (4, 6, 50, 30):
+        asked.ask(dataclasses.replace(spec, batch_size=size))
+    assert asked.worker.traced == [4, 6, 50, 30]
+
+
+@pytest.mark.parametrize(
+    ("changes_at", "expected"),
+    [
+        (8, [12, 30]),  # the traces of the curve differ among themselves
+        (20, [12, 30]),  # the trace above differs
+        (51, []),
+    ],
+)
+def test_a_step_that_changes_with_its_batch_is_traced(
+    asked: Asked, spec: TrialSpec, make_trace: Any, changes_at: int, expected: list[int]
+) -> None:
+    asked.worker.trace_at = lambda size: make_trace(size, num_extra=1 if size >= changes_at else 0)
+    ask = primed(asked, spec, 50)
+    for size in (12, 30):
+        ask(size)
+    assert asked.worker.traced == expected
+
+
+def test_the_trace_below_has_to_agree_too(asked: Asked, spec: TrialSpec, make_trace: Any) -> None:
+    asked.worker.trace_at = lambda size: make_trace(size, num_extra=1 if size == 28 else 0)
+    ask = primed(asked, spec, 28, 50)
+    ask(30)
+    ask(20)
+    assert asked.worker.traced == [30, 20]
+
+
+def test_odd_sizes_of_code_that_is_not_autofits_need_an_odd_size_above(
+    asked: Asked, spec: TrialSpec, make_trace: Any
+) -> None:
+    asked.worker.trace_at = lambda size: make_trace(size, num_extra=size % 2)
+    library = dataclasses.replace(spec, workload=WorkloadRef(kind="library", target="timm:resnet18"))
+    ask = primed(asked, library, 50)
+    ask(30)
+    assert asked.worker.traced == []
+    ask(31)
+    ask(29)  # 31 is above it, and differs
+    assert asked.worker.traced == [31, 29]
+
+
+def test_odd_sizes_are_answered_below_an_odd_one_that_agrees(asked: Asked, spec: TrialSpec) -> None:
+    library = dataclasses.replace(spec, workload=WorkloadRef(kind="library", target="timm:resnet18"))
+    ask = primed(asked, library, 51)
+    for size in (31, 30):
+        ask(size)
+    assert asked.worker.traced == []
+
+
+def test_a_size_between_is_traced_after_a_file_has_changed(
+    asked: Asked, spec: TrialSpec, tmp_path: Path
+) -> None:
+    used = tmp_path / "settings.yaml"
+    written(used, "width: 1")
+    asked.sources[str(used)] = content_digest(used) or ""
+    ask = primed(asked, spec, 50)
+    assert ask(30).sources == asked.sources
+    written(used, "width: 2")
+    ask(30)
+    assert asked.worker.traced == [30]
+
+
+def test_a_fresh_question_of_a_size_between_runs_the_trial(asked: Asked, spec: TrialSpec) -> None:
+    primed(asked, spec, 50)
+    asked.ask(dataclasses.replace(spec, batch_size=30), fresh=True)
+    assert asked.worker.traced == [30]
+
+
+def test_a_workload_of_one_batch_alone_is_traced_at_each_size(asked: Asked, spec: TrialSpec) -> None:
+    at_one = asked.worker.trace_at(1)
+    asked.worker.trace_at = lambda _size: at_one
+    ask = primed(asked, spec, 50)
+    ask(30)
+    assert asked.worker.traced == [30]
+
+
+def test_damaged_files_cost_a_trial_of_a_size_between(asked: Asked, spec: TrialSpec, state_dir: Path) -> None:
+    expected = asked.run(dataclasses.replace(spec, batch_size=30))
+    for file in ("kept/*", "traces/*"):
+        shutil.rmtree(state_dir, ignore_errors=True)
+        ask = primed(asked, spec, 50)
+        for path in state_dir.glob(file):
+            path.write_bytes(b"[")
+        assert ask(30) == expected
+        assert asked.worker.traced == [30]
+
+
+def test_a_size_between_is_told_as_no_trace_that_is_made(
+    asked: Asked, spec: TrialSpec, exact: Residuals, card: Card
+) -> None:
+    events: list[Event] = []
+
+    def estimate(batch_size: int) -> None:
+        kept = KeptTraces(asked.run, asked.start)
+        predictor = Predictor(
+            spec.workload, kept.run, residuals=exact, plans=FormulaPlans, kept=kept, emit=events.append
+        )
+        predictor.estimate(CUDNN, card, batch_size)
+
+    for size in (*TRACED_BATCH_SIZES, 50):
+        estimate(size)
+    del events[:]
+    estimate(30)
+    assert events == []
+    estimate(60)
+    assert events == [Progress(stage="tracing batch 60")]
+
+
 # ── models whose traces are kept ────────────────────────────────────────────────────────────────
 
 

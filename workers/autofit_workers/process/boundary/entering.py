@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, replace
 
 from autofit_workers.process import host_memory, operating_system
@@ -48,18 +49,43 @@ def enter(told: str, requests: int, answers: int) -> None:
     if reason := operating_system.why_no_boundary():
         _entered = Entered(is_inside=False, reason=reason)
         return
-    from autofit_workers.process.boundary.namespaces import go_inside
-
-    available = host_memory.available_bytes() or 0
-    _entered = go_inside(
-        requests,
-        most_bytes=max(_LEAST_WRITTEN_BYTES, int(_WRITTEN_SHARE * available)),
-        network=said["network"],
-        closed=(answers,),
-    )
+    _entered = _go_inside(requests, (answers,), network=said["network"])
     if _entered.is_inside:
         os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(asdict(_entered))])  # noqa: S606 - ourselves
     if not said["subprocesses"]:  # a process without files of its own is of little use
         from autofit_workers.process.boundary.restrictions import restrict
 
         _entered = replace(_entered, restrictions=restrict())
+
+
+def enter_forked(requests: int, own: tuple[int, ...], writable: Collection[str]) -> bool:
+    """Moves this process, a fork of one that sees all files read-only, into the process boundary.
+
+    Nothing needs to be executed anew: the files of its program and its libraries cannot be changed.
+
+    Args:
+        requests: as for `enter`.
+        own: descriptors that only the process inside keeps.
+        writable: paths of the mounts that are writable outside, from `make_files_read_only`.
+
+    Returns:
+        Whether it is inside.
+    """
+    global _entered  # noqa: PLW0603 - a process enters once
+    _entered = _go_inside(requests, own, network=False, writable=writable)
+    return _entered.is_inside
+
+
+def _go_inside(
+    requests: int, own: tuple[int, ...], *, network: bool, writable: Collection[str] | None = None
+) -> Entered:
+    from autofit_workers.process.boundary.namespaces import go_inside
+
+    available = host_memory.available_bytes() or 0
+    return go_inside(
+        requests,
+        most_bytes=max(_LEAST_WRITTEN_BYTES, int(_WRITTEN_SHARE * available)),
+        network=network,
+        closed=own,
+        writable=writable,
+    )

@@ -23,6 +23,7 @@ MS_NOEXEC = 0x8
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 # linux/capability.h: capabilities by which root reads and writes files of other users
 OF_FILES = CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range(5)
@@ -69,10 +70,11 @@ def pivot_root(new_root: str, old_root: str) -> None:
     call("pivot_root", os.fsencode(new_root), os.fsencode(old_root))
 
 
-def make_read_only(target: str) -> None:
-    """Makes a mount read-only, with all mounts below it."""
+def make_read_only(target: str, *, with_mounts_below: bool = True) -> None:
+    """Makes a mount read-only, with all mounts below it unless told otherwise."""
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
-    arguments = (ctypes.c_int(-1), os.fsencode(target), ctypes.c_uint(_AT_RECURSIVE))
+    which = _AT_RECURSIVE if with_mounts_below else 0
+    arguments = (ctypes.c_int(-1), os.fsencode(target), ctypes.c_uint(which))
     call("mount_setattr", *arguments, attributes, ctypes.c_size_t(len(attributes)))
 
 

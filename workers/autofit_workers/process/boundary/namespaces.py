@@ -18,6 +18,7 @@ import resource
 import select
 import signal
 import struct
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +28,14 @@ from autofit_workers.process.boundary.permissions import Entered
 from autofit_workers.process.boundary.tree import enter_tree
 
 
-def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
+def go_inside(
+    life: int,
+    *,
+    most_bytes: int,
+    network: bool,
+    closed: tuple[int, ...] = (),
+    writable: Collection[str] | None = None,
+) -> Entered:
     """Forks a process that continues inside the process boundary, and supervises it from outside.
 
     Two processes may return from this call. If the kernel allows the boundary, only the new process inside
@@ -41,6 +49,7 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
         network: whether the workload may use the machine's network.
         closed: file descriptors to close in the supervising processes, so that only the workload's process
             keeps them open.
+        writable: see `enter_tree`.
     """
     told, tell = os.pipe()  # a line on how entering went; then how the workload's process ended
     mapped, map_now = os.pipe()
@@ -48,12 +57,15 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
     if door == 0:
         os.close(told)
         os.close(map_now)
-        return _through_the_door(tell, mapped, (life, *closed), most_bytes=most_bytes, network=network)
+        kept = (life, *closed)
+        return _through_the_door(
+            tell, mapped, kept, most_bytes=most_bytes, network=network, writable=writable
+        )
     os.close(tell)
     os.close(mapped)
     reason = _line(told)
     if not reason:
-        reason = _map_users(door)
+        reason = map_users(door)
         os.write(map_now, b"\n")
     reason = reason or _line(told)
     os.close(map_now)
@@ -68,7 +80,13 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 
 
 def _through_the_door(
-    tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
+    tell: int,
+    mapped: int,
+    kept: tuple[int, ...],
+    *,
+    most_bytes: int,
+    network: bool,
+    writable: Collection[str] | None,
 ) -> Entered:
     """Creates the boundary's namespaces and their first process; returns in the workload's process alone.
 
@@ -76,7 +94,7 @@ def _through_the_door(
         tell: pipe to the process outside, which reads the progress, an error, and at last the exit status.
         mapped: pipe that gives a byte once the process outside has mapped the user ids.
         kept: file descriptors that only the workload's process keeps open.
-        most_bytes, network: see `go_inside`.
+        most_bytes, network, writable: see `go_inside`.
     """
     try:
         kernel.unshare(
@@ -99,7 +117,7 @@ def _through_the_door(
         os._exit(0)
     try:
         kernel.die_with_parent(signal.SIGKILL)
-        missing = enter_tree(most_bytes)
+        missing = enter_tree(most_bytes, writable)
         if not network:
             kernel.bring_loopback_up()
         with suppress(OSError):  # without a session keyring, the workload has none either
@@ -128,7 +146,7 @@ def _give_up(tell: int, error: OSError) -> NoReturn:
     os._exit(1)
 
 
-def _map_users(door: int) -> str:
+def map_users(door: int) -> str:
     """Maps user and group ids inside the new user namespace to equal ids outside.
 
     Args:

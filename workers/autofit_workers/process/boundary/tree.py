@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from autofit_workers.process.boundary import kernel
@@ -39,13 +40,15 @@ _MOST_PROCESSES, _PID_MAX_OF_NAMESPACES = 4096, (6, 14)
 _SHARED_MEMORY_SHARE = 0.5  # of the bytes that may be written
 
 
-def enter_tree(most_bytes: int) -> tuple[str, ...]:
+def enter_tree(most_bytes: int, writable: Collection[str] | None = None) -> tuple[str, ...]:
     """Makes the workload's file tree and moves this process into it; keeps the current folder.
 
     The caller is the first process of new user, mount and process namespaces.
 
     Args:
         most_bytes: bytes that may be written in all.
+        writable: paths of the mounts that the workload may write to, in memory; None for those that this
+            process could write to. See `read_only`, which makes all of them read-only.
 
     Returns:
         Places that could not be made part of the tree, which are empty there.
@@ -55,7 +58,10 @@ def enter_tree(most_bytes: int) -> tuple[str, ...]:
     """
     folder = os.getcwd()
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    tree = _Tree({mount.place: mount for mount in visible_mounts() if not _is_kernels(mount.place)})
+    mounts = mounts_of_files()
+    if writable is not None:
+        mounts = [replace(mount, is_writable=mount.place in writable) for mount in mounts]
+    tree = _Tree({mount.place: mount for mount in mounts})
     tree.open_all()  # before the stage covers one of them
     kernel.mount("tmpfs", _STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={most_bytes},mode=755")
     os.mkdir(_ROOT)
@@ -71,6 +77,11 @@ def enter_tree(most_bytes: int) -> tuple[str, ...]:
     with suppress(OSError):  # the current folder is gone, which may happen without autofit too
         os.chdir(folder)
     return tuple(tree.missing)
+
+
+def mounts_of_files() -> list[Mount]:
+    """Mounts that this process sees, but those of `/proc`, `/sys` and `/dev`; parents first."""
+    return [mount for mount in visible_mounts() if not _is_kernels(mount.place)]
 
 
 def _is_kernels(place: str) -> bool:
