@@ -26,7 +26,7 @@ from autofit.errors import DispatchError
 from autofit.jobs import packages
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.ray_jobs import STOP_SECONDS, Driver, RayJobs, RefusedError
-from autofit.jobs.records import JobRecord, JobState
+from autofit.jobs.records import JobRecord
 from autofit.jobs.submission import entrypoint, storage_for_driver
 
 MAX_ATTEMPTS = 2
@@ -50,9 +50,7 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
     """
     slots = ray_jobs.driver_slots()
     admission = _Admission(queue, ray_jobs, needs_slot=slots is not None)
-    started = [
-        job for job in queue.records() if job.state is JobState.RUNNING and admission.started_again(job)
-    ]
+    started = [job for job in queue.running() if admission.started_again(job)]
     while (job := queue.claim_next(max_running=slots)) is not None:
         if admission.start(job, attempt=1):
             started.append(job)

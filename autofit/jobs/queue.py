@@ -9,8 +9,9 @@ Only one process can take a trial from WAITING to RUNNING in the storage. As all
 waiting job, that step also keeps the number of running jobs within a limit, however many processes admit
 jobs at the same time.
 
-Everything else about a job is a user attribute of its trial, and the state is written last: an ended
-job has its result. Only this module knows the attributes' names.
+Everything else about a job is a user attribute of its trial (`stored/attributes.py`), and the state is
+written last: an ended job has its result. A step of one job reads that job alone, so that its cost does
+not grow with the queue.
 
 Each job is read separately: a job that is damaged, of a newer version or not signed with the storage's key
 stays in the storage, and is neither shown nor started.
@@ -18,11 +19,12 @@ stays in the storage, and is neither shown nor started.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,39 +33,32 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError
-from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed, unpacked
+from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, gist_of, packed, unpacked
 from autofit.jobs.signing import Key, storage_key
-from autofit.paths import studies_dir
-from autofit.study.damage import (
-    UNREADABLE,
-    DamagedError,
-    Kind,
-    Unreadable,
-    UnreadableError,
-    require_schema,
-    require_whole,
+from autofit.jobs.stored.attributes import (
+    ATTEMPTS,
+    DUPLICATE,
+    ENDED,
+    GIST,
+    JOB,
+    JOB_ID,
+    JOBS_STUDY,
+    MARK,
+    PACKED_RESULT,
+    SCHEMA,
+    STATE_REASON,
+    STOPPED,
+    STUDY,
+    record_of,
+    spec_to_dict,
 )
+from autofit.paths import studies_dir
+from autofit.study.damage import DamagedError, Kind, Unreadable, UnreadableError
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.schema import TUNE_SCHEMA
-from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.pythons import Self
 
-__all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
-
-JOBS_STUDY = "autofit-jobs"
-
-_JOB_ID = "job_id"
-_JOB = "job"
-_ATTEMPTS = "attempts"
-_STATE_REASON = "state_reason"
-_STOPPED = "stopped"
-_PACKED_RESULT = "packed_result"
-_STUDY = "study"
-_ENDED = "ended_seconds"
-_DUPLICATE = "duplicate"
-_MARK = "enqueued_by"
-
-_SCHEMA = 1  # schema number of the records of jobs and attempts
+__all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRead", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -79,6 +74,20 @@ def _tried_again(
         return self.storage.run(lambda: method(self, *arguments, **options))
 
     return wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class JobRead:
+    """Job as it was read from its trial.
+
+    Attributes:
+        record: None if the job cannot be read.
+        unreadable: what cannot be read: the job itself, or starts of its driver.
+    """
+
+    job_id: str
+    record: JobRecord | None
+    unreadable: tuple[Unreadable, ...]
 
 
 class JobQueue:
@@ -102,7 +111,8 @@ class JobQueue:
         self.url = url
         self._key = key
         self.unreadable: tuple[Unreadable, ...] = ()
-        self._known_study: optuna.Study | None = None
+        self._study_id: int | None = None
+        self._cached = optuna.storages.get_storage(storage.backend)  # keeps trials that have ended
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
@@ -137,9 +147,13 @@ class JobQueue:
         self._storage.close()
 
     @_tried_again
-    def records(self) -> list[JobRecord]:
-        """All jobs of the queue, in the order in which they were enqueued."""
-        return list(self._jobs().values())
+    def records(self, *, newest: int | None = None) -> list[JobRecord]:
+        """Jobs of the queue, in the order in which they were enqueued.
+
+        Args:
+            newest: number of jobs, of which the last are read; None for all.
+        """
+        return list(self._jobs(newest).values())
 
     @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
@@ -148,8 +162,50 @@ class JobQueue:
         Raises:
             StorageError: the job exists and cannot be read.
         """
-        trial = self._trials().get(job_id)
+        trial = self._trials_of([job_id]).get(job_id)
         return None if trial is None else self._required(trial)
+
+    @_tried_again
+    def latest(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+        """Jobs as they are now; one that can no longer be read stays as it was given."""
+        given = list(jobs)
+        trials = self._trials_of([job.job_id for job in given])
+        return [self._required(trials[job.job_id]) if job.job_id in trials else job for job in given]
+
+    @_tried_again
+    def running(self) -> list[JobRecord]:
+        """Jobs that a driver runs, or is to be started for, in the order in which they were enqueued."""
+        study_id = self._study(create=False)
+        if study_id is None:
+            return []
+        trials = self._storage.backend.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
+        return [job for trial in trials if (job := self._readable(trial, [])) is not None]
+
+    @_tried_again
+    def changes(self, known: Mapping[int, TrialState]) -> tuple[dict[int, TrialState], dict[int, JobRead]]:
+        """Reads the jobs whose state has changed, and those that run.
+
+        Args:
+            known: states of the jobs' trials by the trials' ids, as an earlier call returned them.
+
+        Returns:
+            Two values: the states of all jobs' trials by the trials' ids, ascending, and what was read now of
+            those whose state is not `known`.
+        """
+        study_id = self._study(create=False)
+        states = {} if study_id is None else self._storage.trial_states(study_id)
+        changed = [
+            trial_id
+            for trial_id, state in states.items()
+            if state is TrialState.RUNNING or state is not known.get(trial_id)
+        ]
+        read: dict[int, JobRead] = {}
+        for trial in () if study_id is None else self._storage.trials_at(study_id, changed):
+            left_aside: list[Unreadable] = []
+            (job_id,) = _firsts([trial])
+            record = self._readable(trial, left_aside)
+            read[_trial_id(trial)] = JobRead(job_id, record, tuple(left_aside))
+        return states, read
 
     @property
     def has_key(self) -> bool:
@@ -170,25 +226,66 @@ class JobQueue:
         mark = uuid.uuid4().hex
         return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
 
+    def enqueue_all(self, jobs: Sequence[tuple[str, JobSpec]]) -> list[tuple[JobRecord, bool]]:
+        """Adds jobs at the end of the queue in their order, but for those whose id exists; see `enqueue`.
+
+        What many jobs have in common is read once. If the process is killed meanwhile, the same call adds
+        the jobs that are missing.
+
+        Args:
+            jobs: id and specification of each job.
+
+        Returns:
+            Each job, and whether it is new.
+        """
+        mark = uuid.uuid4().hex
+        return self._storage.run(lambda: self._enqueue_all(jobs, mark))
+
+    def _enqueue_all(self, jobs: Sequence[tuple[str, JobSpec]], mark: str) -> list[tuple[JobRecord, bool]]:
+        ids = list(dict.fromkeys(job_id for job_id, _ in jobs))
+        self._study(create=True)
+        known = self._trials_of(ids)
+        new = {job_id for job_id, trial in known.items() if trial.user_attrs.get(MARK) == mark}
+        created: dict[str, int] = {}
+        for job_id, spec in jobs:
+            if job_id not in known and job_id not in created:
+                created[job_id] = self._create(job_id, spec, mark)
+        for job_id, trial in self._trials_of(list(created)).items():
+            known[job_id] = trial
+            if _trial_id(trial) == created[job_id]:
+                new.add(job_id)
+            else:
+                self._end_duplicate(created[job_id])
+        answers = []
+        for job_id, _ in jobs:
+            answers.append((self._required(known[job_id]), job_id in new))
+            new.discard(job_id)  # a job that is given twice is new once
+        return answers
+
+    def _end_duplicate(self, trial_id: int) -> None:
+        """Ends a trial that was created with the id of another job: another process was faster."""
+        self._storage.backend.set_trial_user_attr(trial_id, DUPLICATE, True)
+        self._set_state(self._storage.backend.get_trial(trial_id), TrialState.FAIL)
+
     def _enqueue(self, job_id: str, spec: JobSpec, *, again: bool, mark: str) -> tuple[JobRecord, bool]:
         """Adds a job unless one with its id or its `mark` exists; returns the job, and whether it is new."""
         while True:
-            known = self._trials(create=True)
-            for trial in known.values():
-                if trial.user_attrs.get(_MARK) == mark:  # written before the connection was lost
+            study_id = self._study(create=True)
+            assert study_id is not None
+            for trial in self._storage.trials_with(study_id, MARK, [mark]):
+                if DUPLICATE not in trial.user_attrs:  # written before the connection was lost
                     return self._required(trial), True
-            if job_id in known and not again:
+            known = self._trials_of([job_id])
+            if known and not again:
                 return self._required(known[job_id]), False
             free_id, number = job_id, 2
-            while free_id in known:
+            while self._trials_of([free_id]):
                 free_id, number = f"{job_id}-{number}", number + 1
             created = self._create(free_id, spec, mark)
-            first = self._trials()[free_id]
-            if first.number == created.number:
+            first = self._trials_of([free_id])[free_id]
+            if _trial_id(first) == created:
                 return self._required(first), True
-            # Another process was faster with the same id.
-            self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
-            self._set_state(created, TrialState.FAIL)
+            self._end_duplicate(created)
 
     @_tried_again
     def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
@@ -201,20 +298,34 @@ class JobQueue:
         Returns:
             The job; None if no job waits, or as many jobs as allowed are running.
         """
-        while True:
-            jobs = self._jobs().values()
-            num_running = sum(job.state is JobState.RUNNING for job in jobs)
-            oldest = next((job for job in jobs if job.state is JobState.QUEUED), None)
-            if oldest is None:
-                return None
-            own_limit = oldest.spec.max_drivers
-            if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
+        while (trial := self._oldest_waiting()) is not None:
+            own_limit = self._required(trial).spec.max_drivers
+            limit = own_limit if max_running is None else min(own_limit, max_running)
+            if len(self.running()) >= limit:
                 return None
             # A process that loses this race reads the jobs again before it takes the next: see the module's
             # text.
-            trial = self._known(oldest)
             if self._set_state(trial, TrialState.RUNNING):
                 return self._required(self._refreshed(trial))
+        return None
+
+    def _oldest_waiting(self) -> FrozenTrial | None:
+        """Trial of the oldest queued job that can be read and started; None if there is none.
+
+        Older ones that cannot be read are noted in `unreadable`.
+        """
+        study_id = self._study(create=False)
+        left_aside: list[Unreadable] = []
+        waiting = () if study_id is None else self._storage.trials_one_by_one(study_id, TrialState.WAITING)
+        oldest = None
+        for trial in waiting:
+            job = self._readable(trial, left_aside)
+            # Of two with the same id the first is the job; the process that made the other was killed.
+            if job is not None and self._trials_of([job.job_id])[job.job_id].number == trial.number:
+                oldest = trial
+                break
+        self.unreadable = tuple(left_aside)
+        return oldest
 
     @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
@@ -224,10 +335,10 @@ class JobQueue:
             submission_id: id of the driver's Ray job.
         """
         trial = self._known(job)
-        attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
+        attempts = list(trial.user_attrs.get(ATTEMPTS, ()))
         if all(attempt.submission_id != submission_id for attempt in self._required(trial).attempts):
-            new = {"schema": _SCHEMA, "submission_id": submission_id, "started_seconds": time.time()}
-            self._set_attribute(trial, _ATTEMPTS, [*attempts, new])
+            new = {"schema": SCHEMA, "submission_id": submission_id, "started_seconds": time.time()}
+            self._set_attribute(trial, ATTEMPTS, [*attempts, new])
         return self._required(self._refreshed(trial))
 
     @_tried_again
@@ -237,12 +348,12 @@ class JobQueue:
         Args:
             reason: the sentence.
         """
-        self._set_attribute(self._known(job), _STATE_REASON, reason)
+        self._set_attribute(self._known(job), STATE_REASON, reason)
 
     @_tried_again
     def note_study(self, job: JobRecord, study: str) -> None:
         """Records the name of the study that holds the job's trials; does nothing once the job is over."""
-        self._set_attribute(self._known(job), _STUDY, study)
+        self._set_attribute(self._known(job), STUDY, study)
 
     @_tried_again
     def request_stop(self, job: JobRecord) -> None:
@@ -250,7 +361,7 @@ class JobQueue:
 
         The caller has to stop the job's driver, if it has one.
         """
-        self._set_attribute(self._known(job), _STOPPED, True)
+        self._set_attribute(self._known(job), STOPPED, True)
 
     @_tried_again
     def finish(self, job: JobRecord, document: dict[str, Any]) -> bool:
@@ -263,7 +374,7 @@ class JobQueue:
             Whether this call ended the job: False if it had ended before.
         """
         trial = self._known(job)
-        self._set_attribute(trial, _PACKED_RESULT, packed(document))
+        self._set_attribute(trial, PACKED_RESULT, packed(document))
         return self._end(trial, document)
 
     @_tried_again
@@ -274,7 +385,7 @@ class JobQueue:
             Whether this call ended the job; False if there is no answer, or it was ended before.
         """
         trial = self._known(job)
-        recorded = trial.user_attrs.get(_PACKED_RESULT)
+        recorded = trial.user_attrs.get(PACKED_RESULT)
         if recorded is None or trial.state.is_finished():
             return False
         try:
@@ -292,8 +403,9 @@ class JobQueue:
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
         if not found:
-            self._set_attribute(trial, _STATE_REASON, document["message"])
-        self._set_attribute(trial, _ENDED, time.time())
+            self._set_attribute(trial, STATE_REASON, document["message"])
+        self._set_attribute(trial, GIST, gist_of(document))
+        self._set_attribute(trial, ENDED, time.time())
         if not found:
             return self._set_state(trial, TrialState.FAIL)
         return self._set_state(
@@ -309,51 +421,63 @@ class JobQueue:
         if self.settle(job):
             return True
         trial = self._known(job)
-        self._set_attribute(trial, _STATE_REASON, reason)
-        self._set_attribute(trial, _ENDED, time.time())
+        self._set_attribute(trial, STATE_REASON, reason)
+        self._set_attribute(trial, ENDED, time.time())
         return self._set_state(trial, TrialState.FAIL)
 
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
-    def _study(self, *, create: bool) -> optuna.Study | None:
-        """Optuna study that stores the jobs; None if there is none and `create` is False."""
-        if self._known_study is None:
+    def _study(self, *, create: bool) -> int | None:
+        """Id of the Optuna study that stores the jobs; None if there is none and `create` is False."""
+        if self._study_id is None:
             backend = self._storage.backend
-            with quiet_optuna():
+            with quiet_optuna(), contextlib.suppress(KeyError):
                 if create:
-                    self._known_study = optuna.create_study(
+                    optuna.create_study(
                         storage=backend, study_name=JOBS_STUDY, direction="maximize", load_if_exists=True
                     )
-                elif JOBS_STUDY in optuna.get_all_study_names(backend):
-                    self._known_study = optuna.load_study(study_name=JOBS_STUDY, storage=backend)
-        return self._known_study
+                self._study_id = backend.get_study_id_from_name(JOBS_STUDY)
+        return self._study_id
 
-    def _trials(self, *, create: bool = False) -> dict[str, FrozenTrial]:
-        """Optuna trial that stores each job, by job id; of several with the same id, the first."""
-        study = self._study(create=create)
-        trials: dict[str, FrozenTrial] = {}
-        for trial in () if study is None else study.get_trials(deepcopy=False):
-            job_id = trial.user_attrs.get(_JOB_ID)
-            trials.setdefault(job_id if isinstance(job_id, str) else f"number {trial.number}", trial)
-        return trials
+    def _trials(self) -> dict[str, FrozenTrial]:
+        """Optuna trial that stores each job, by job id; of several with the same id, the first.
 
-    def _jobs(self) -> dict[str, JobRecord]:
+        All are read, those that have ended once in a process. What concerns a job or two asks `_trials_of`.
+        """
+        study_id = self._study(create=False)
+        return {} if study_id is None else _firsts(self._cached.get_all_trials(study_id, deepcopy=False))
+
+    def _trials_of(self, job_ids: Collection[str]) -> dict[str, FrozenTrial]:
+        """Optuna trial that stores each of these jobs, by job id, if there is one; see `_trials`."""
+        study_id = self._study(create=False)
+        return {} if study_id is None else _firsts(self._storage.trials_with(study_id, JOB_ID, job_ids))
+
+    def _jobs(self, newest: int | None) -> dict[str, JobRecord]:
         """Jobs by id, read from the storage; those that cannot be read are noted in `unreadable`."""
-        jobs: dict[str, JobRecord] = {}
         left_aside: list[Unreadable] = []
-        for job_id, trial in self._trials().items():
-            try:
-                jobs[job_id] = self._record(trial, left_aside.append)
-            except UnreadableError as error:
-                left_aside.append(Unreadable.of(Kind.JOB, f"job {job_id}", error))
+        trials = list(self._trials().items())[0 if newest is None else -newest :]
+        found = {job_id: self._readable(trial, left_aside) for job_id, trial in trials}
         self.unreadable = tuple(left_aside)
-        return jobs
+        return {job_id: job for job_id, job in found.items() if job is not None}
+
+    def _readable(self, trial: FrozenTrial, left_aside: list[Unreadable]) -> JobRecord | None:
+        """Job that a trial stores; None if it cannot be read.
+
+        Args:
+            left_aside: takes what cannot be read.
+        """
+        try:
+            return self._record(trial, left_aside.append)
+        except UnreadableError as error:
+            (job_id,) = _firsts([trial])
+            left_aside.append(Unreadable.of(Kind.JOB, f"job {job_id}", error))
+            return None
 
     def _required(self, trial: FrozenTrial) -> JobRecord:
         try:
             return self._record(trial, _ignored)
         except UnreadableError as error:
-            name = trial.user_attrs.get(_JOB_ID, f"number {trial.number}")
+            name = trial.user_attrs.get(JOB_ID, f"number {trial.number}")
             raise StorageError(
                 f"{Unreadable.of(Kind.JOB, f'job {name}', error)}: submit it with --again to make another"
             ) from error
@@ -362,61 +486,37 @@ class JobQueue:
         """Job record, read from the Optuna trial that stores it.
 
         Args:
-            note: called for each start of a driver that cannot be read. Its id and time are inferred, as
-                drivers are named after their job and number.
+            note: called for each start of a driver that cannot be read, see `attributes.record_of`.
 
         Raises:
             UnreadableError: the job is damaged, of a newer version, or not signed with the queue's key.
         """
-        attributes = trial.user_attrs
-        require_whole(attributes)
-        try:
-            job = attributes[_JOB]
-            require_schema(job, _SCHEMA)
-            if self._key is not None:
-                self._key.require_signed(attributes[_JOB_ID], job)
-            claimed = None if trial.datetime_start is None else trial.datetime_start.timestamp()
-            record = from_plain(
-                JobRecord,
-                {
-                    "number": trial.number,
-                    "job_id": attributes[_JOB_ID],
-                    "state": _state(trial),
-                    "spec": job,
-                    "submitted_seconds": job["submitted_seconds"],
-                    "stop_requested": attributes.get(_STOPPED, False),
-                    "state_reason": attributes.get(_STATE_REASON),
-                    "packed_document": attributes.get(_PACKED_RESULT),
-                    "study": attributes.get(_STUDY),
-                    "ended_seconds": attributes.get(_ENDED),
-                    "claimed_seconds": claimed,
-                    "is_signed": Key.has_signed(job),
-                },
-            )
-            attempts = from_plain(tuple[Any, ...], attributes.get(_ATTEMPTS, []))
-        except UnreadableError:
-            raise
-        except UNREADABLE as error:
-            raise DamagedError(error) from error
-        found = tuple(_attempt(record, number, each, note) for number, each in enumerate(attempts, 1))
-        return dataclasses.replace(record, attempts=found)
+        claimed = None if trial.datetime_start is None else trial.datetime_start.timestamp()
+        return record_of(
+            trial.user_attrs,
+            number=trial.number,
+            state=trial.state.name,
+            claimed_seconds=claimed,
+            key=self._key,
+            note=note,
+        )
 
     def _known(self, job: JobRecord) -> FrozenTrial:
-        return self._trials()[job.job_id]
+        return self._trials_of([job.job_id])[job.job_id]
 
     def _refreshed(self, trial: FrozenTrial) -> FrozenTrial:
         return self._storage.backend.get_trial(_trial_id(trial))
 
-    def _create(self, job_id: str, spec: JobSpec, mark: str) -> FrozenTrial:
-        study = self._study(create=True)
-        assert study is not None
+    def _create(self, job_id: str, spec: JobSpec, mark: str) -> int:
+        """Adds a queued job, and returns the id of the Optuna trial that stores it."""
+        study_id = self._study(create=True)
+        assert study_id is not None
         backend = self._storage.backend
-        study_id = backend.get_study_id_from_name(study.study_name)
         template = create_trial(
             state=TrialState.WAITING,
-            user_attrs={_JOB_ID: job_id, _JOB: self._signed(job_id, _spec_to_dict(spec)), _MARK: mark},
+            user_attrs={JOB_ID: job_id, JOB: self._signed(job_id, spec_to_dict(spec)), MARK: mark},
         )
-        return backend.get_trial(backend.create_new_trial(study_id, template))
+        return backend.create_new_trial(study_id, template)
 
     def _signed(self, job_id: str, job: dict[str, Any]) -> dict[str, Any]:
         return job if self._key is None else self._key.signed(job_id, job)
@@ -437,55 +537,18 @@ class JobQueue:
             return False
 
 
+def _firsts(trials: Iterable[FrozenTrial]) -> dict[str, FrozenTrial]:
+    """Optuna trials by job id; of several with the same id, the first."""
+    found: dict[str, FrozenTrial] = {}
+    for trial in trials:
+        job_id = trial.user_attrs.get(JOB_ID)
+        found.setdefault(job_id if isinstance(job_id, str) else f"number {trial.number}", trial)
+    return found
+
+
 def _trial_id(trial: FrozenTrial) -> int:
     return trial._trial_id  # noqa: SLF001 - Optuna's storages are addressed by it, and nothing public tells it
 
 
-def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
-    folder = spec.working_dir
-    return {
-        "schema": _SCHEMA,
-        "options": dict(spec.options),
-        "workload": spec.workload,
-        "gpu": spec.gpu,
-        "working_dir": None if folder is None else {"digest": folder.digest, "where": folder.where},
-        "fleet": spec.fleet,
-        "max_drivers": spec.max_drivers,
-        "submitted_seconds": time.time(),
-    }
-
-
-def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
-    """Attempt (start of a driver) of a job, read from the storage; inferred if it cannot be read.
-
-    Args:
-        number: number of the attempt, from 1.
-        stored: attempt as it is stored.
-        note: called with a description of an attempt that cannot be read.
-    """
-    submission_id = f"{job.job_id}.{number}"
-    try:
-        require_schema(stored, _SCHEMA)
-        attempt = from_plain(Attempt, stored)
-        if attempt.submission_id != submission_id:  # else a stop would end another job's driver
-            raise DamagedError(f"its submission id is {attempt.submission_id}, not {submission_id}")
-    except UNREADABLE as error:
-        note(Unreadable.of(Kind.ATTEMPT, f"attempt {number} of job {job.job_id}", error))
-        started_seconds = job.claimed_seconds or job.submitted_seconds
-        attempt = Attempt(submission_id=submission_id, started_seconds=started_seconds)
-    return attempt
-
-
 def _ignored(_left_aside: Unreadable) -> None:
     """Does nothing; passed where unreadable attempts need not be reported."""
-
-
-def _state(trial: FrozenTrial) -> JobState:
-    match trial.state:
-        case TrialState.WAITING:
-            return JobState.QUEUED
-        case TrialState.RUNNING:
-            return JobState.RUNNING
-        case TrialState.COMPLETE:
-            return JobState.SUCCEEDED
-    return JobState.STOPPED if trial.user_attrs.get(_STOPPED) else JobState.FAILED

@@ -1,4 +1,9 @@
-"""Client of a Ray cluster's job server, which runs drivers as Ray jobs; Ray is imported late."""
+"""Client of a Ray cluster's job server, which runs drivers as Ray jobs.
+
+Ray takes a second of processor time to import, of which a cluster of many users has many. What is asked
+of the server for every job is therefore asked by its REST interface, as https://docs.ray.io documents it
+("Ray Jobs REST API"). Ray's own client uploads folders with code and follows logs, and is imported then.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,20 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from autofit.dispatch.addresses import require_answer
-from autofit.dispatch.ray_connection import cluster_of_this_machine, process_state_kept, use_token_at_hand
+from autofit.dispatch.ray_connection import (
+    authorization,
+    cluster_of_this_machine,
+    process_state_kept,
+    use_token_at_hand,
+)
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
 from autofit_workers.spec.errors import text_of
@@ -69,11 +79,10 @@ class RayJobs:
     def __init__(self, address: str) -> None:
         with process_state_kept():
             self.address = _dashboard(address)
-            _require_listener(self.address)
-            use_token_at_hand()
-            with _ray_errors(self.address, connecting=True):
-                self._client = _client(self.address)
-        _require_version(self.address, self._client._server_ray_version)  # noqa: SLF001 - version that the server reported
+        _require_listener(self.address)
+        self._server = _Server(self.address)
+        _require_version(self.address, self._server.version())
+        self._known_client: Any = None
 
     def submit(self, submission_id: str, command: str, *, working_dir: str | None, needs_slot: bool) -> bool:
         """Starts a command as a Ray job.
@@ -87,16 +96,16 @@ class RayJobs:
             Whether the job was started; False if a job with this id was started before.
         """
         environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
-        if working_dir is not None:
-            environment["working_dir"] = working_dir
+        asked: dict[str, Any] = {"entrypoint": command, "submission_id": submission_id}
+        if needs_slot:
+            asked["entrypoint_resources"] = {DRIVER_RESOURCE: 1}
         try:
-            with _ray_errors(self.address):
-                self._client.submit_job(
-                    entrypoint=command,
-                    submission_id=submission_id,
-                    runtime_env=environment,
-                    entrypoint_resources={DRIVER_RESOURCE: 1} if needs_slot else None,
-                )
+            if working_dir is None:
+                self._server.ask("POST", "/api/jobs/", {**asked, "runtime_env": environment})
+            else:
+                environment["working_dir"] = working_dir
+                with _ray_errors(self.address):
+                    self._client().submit_job(**asked, runtime_env=environment)
         except RefusedError:
             if self.driver(submission_id) is None:
                 raise
@@ -106,19 +115,17 @@ class RayJobs:
     def driver(self, submission_id: str) -> Driver | None:
         """State of the Ray job with an id; None if the cluster does not know it, or no longer."""
         try:
-            with _ray_errors(self.address):
-                details = self._client.get_job_info(submission_id)
+            details = self._server.ask("GET", _path_of(submission_id))
         except RefusedError as refused:
             if refused.status == 404:
                 return None
             raise
-        return Driver(status=str(details.status), message=brief(text_of(details.message or "")))
+        return Driver(status=str(details["status"]), message=brief(text_of(details.get("message") or "")))
 
     def stop(self, submission_id: str) -> None:
         """Asks a Ray job to end; does nothing if the cluster does not know it."""
         try:
-            with _ray_errors(self.address):
-                self._client.stop_job(submission_id)
+            self._server.ask("POST", f"{_path_of(submission_id)}/stop")
         except RefusedError as refused:
             if refused.status != 404:
                 raise
@@ -127,26 +134,35 @@ class RayJobs:
         """Output of a Ray job so far, as text; None if the cluster does not know the job."""
         if self.driver(submission_id) is None:
             return None
-        with _ray_errors(self.address):
-            return str(self._client.get_job_logs(submission_id))
+        return str(self._server.ask("GET", f"{_path_of(submission_id)}/logs")["logs"])
 
     def follow(self, submission_id: str) -> Iterator[str]:
         """Yields the output of a Ray job as text, from its beginning until it ends."""
         with closing(asyncio.new_event_loop()) as loop, _ray_errors(self.address):
-            tail = self._client.tail_job_logs(submission_id)
+            tail = self._client().tail_job_logs(submission_id)
             while (chunk := loop.run_until_complete(anext(tail, None))) is not None:
                 yield chunk
 
     def driver_slots(self) -> int | None:
         """Number of drivers (processes of jobs) that the cluster runs in parallel; None if not limited."""
-        with _ray_errors(self.address):
-            response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
-            response.raise_for_status()
-            nodes = response.json()["data"]["result"]["result"]
-        offered = [
-            node["resources_total"].get(DRIVER_RESOURCE, 0) for node in nodes if node["state"] == "ALIVE"
-        ]
+        answer = self._server.ask("GET", "/api/v0/nodes?detail=1&limit=10000")
+        try:
+            nodes = answer["data"]["result"]["result"]
+            offered = [
+                node["resources_total"].get(DRIVER_RESOURCE, 0) for node in nodes if node["state"] == "ALIVE"
+            ]
+        except (KeyError, TypeError) as error:
+            raise _went_away(self.address, error) from error
         return int(sum(offered)) or None
+
+    def _client(self) -> Any:
+        """Ray's own client of the job server, made when it is first needed."""
+        if self._known_client is None:
+            with process_state_kept():
+                use_token_at_hand()
+                with _ray_errors(self.address, connecting=True):
+                    self._known_client = _client(self.address)
+        return self._known_client
 
 
 def working_dir_files(folder: Path) -> list[Path]:
@@ -172,6 +188,61 @@ class RefusedError(DispatchError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class _Server:
+    """REST interface of a Ray dashboard.
+
+    Args:
+        address: URL of the dashboard.
+    """
+
+    def __init__(self, address: str) -> None:
+        import requests
+
+        self._address = address
+        self._session = requests.Session()
+        self._session.headers.update(authorization())
+
+    def version(self) -> str:
+        """Release of Ray that the cluster runs; raises `DispatchError` if the address is no dashboard's."""
+        try:
+            return str(self.ask("GET", "/api/version")["ray_version"])
+        except (RefusedError, KeyError, TypeError, _NoAnswerError) as error:
+            raise _no_dashboard(self._address) from error
+
+    def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        """Sends a request, and returns the answer's JSON document.
+
+        Raises:
+            RefusedError: the server answers with an error.
+            DispatchError: it does not answer, wants another token, or answers with no document.
+        """
+        import requests
+
+        try:
+            answer = self._session.request(
+                method, f"{self._address}{path}", json=document, timeout=_REQUEST_SECONDS
+            )
+        except (requests.RequestException, OSError) as error:
+            raise _NoAnswerError(_went_away(self._address, error).message) from error
+        if answer.status_code in (401, 403):
+            raise _token_error(self._address, has_token=answer.status_code == 403)
+        if answer.status_code != 200:
+            raise _refused(self._address, answer.status_code, answer.text)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise _NoAnswerError(_went_away(self._address, error).message) from error
+
+
+class _NoAnswerError(DispatchError):
+    """Error that a server gave no answer, or one that is no JSON document."""
+
+
+def _path_of(submission_id: str) -> str:
+    """Path of a Ray job in the REST interface."""
+    return f"/api/jobs/{quote(submission_id, safe='')}"
 
 
 def _dashboard(address: str) -> str:
@@ -244,13 +315,7 @@ def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
         yield
     except AuthenticationError as error:
         has_token = "Authentication failed" in str(error)
-        raise DispatchError(
-            f"the cluster at {address} refuses the token: put the token of its head into RAY_AUTH_TOKEN, or "
-            "into the file that RAY_AUTH_TOKEN_PATH names"
-            if has_token
-            else f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and put the token of "
-            "its head into RAY_AUTH_TOKEN, or the path of its file into RAY_AUTH_TOKEN_PATH"
-        ) from error
+        raise _token_error(address, has_token=has_token) from error
     except (requests.RequestException, aiohttp.ClientError, OSError, KeyError, TypeError) as error:
         raise (_no_dashboard(address) if connecting else _went_away(address, error)) from error
     except (RuntimeError, ValueError) as error:
@@ -258,10 +323,22 @@ def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
             raise _no_dashboard(address) from error
         told = re.match(r"Request failed with status code (\d+): (.*)", str(error), re.DOTALL)
         status, text = (int(told[1]), told[2]) if told else (400, str(error))
-        last_line = brief((text.strip().splitlines() or ["no reason given"])[-1].rstrip("."))
-        raise RefusedError(
-            f"Ray's job server at {address} refuses the request: {last_line}", status=status
-        ) from error
+        raise _refused(address, status, text) from error
+
+
+def _refused(address: str, status: int, text: str) -> RefusedError:
+    last_line = brief((text.strip().splitlines() or ["no reason given"])[-1].rstrip("."))
+    return RefusedError(f"Ray's job server at {address} refuses the request: {last_line}", status=status)
+
+
+def _token_error(address: str, *, has_token: bool) -> DispatchError:
+    return DispatchError(
+        f"the cluster at {address} refuses the token: put the token of its head into RAY_AUTH_TOKEN, or "
+        "into the file that RAY_AUTH_TOKEN_PATH names"
+        if has_token
+        else f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and put the token of "
+        "its head into RAY_AUTH_TOKEN, or the path of its file into RAY_AUTH_TOKEN_PATH"
+    )
 
 
 def _no_dashboard(address: str) -> DispatchError:

@@ -86,13 +86,36 @@ def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
     """
     try:
         document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
-        if document.get("schema") == TUNE_SCHEMA:
-            return document, from_plain(_Result, document)
-        failure = from_plain(_Failure, document)
-        ExitCode(failure.exit_code)
+        return document, _values_of(document)
     except (*UNREADABLE, zlib.error) as error:
         raise DamagedError(error) from error
-    return document, failure
+
+
+def _values_of(document: Mapping[str, Any]) -> _Result | _Failure:
+    """Most used values of an answer, or of its gist; raises one of `UNREADABLE` if it is none."""
+    if document.get("schema") == TUNE_SCHEMA:
+        return from_plain(_Result, document)
+    failure = from_plain(_Failure, document)
+    ExitCode(failure.exit_code)
+    return failure
+
+
+def gist_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a job's answer that a list of jobs shows, as a small document of the same form."""
+    if document.get("schema") != TUNE_SCHEMA:
+        return {name: document[name] for name in ("schema", "kind", "message", "exit_code")}
+    return {
+        "schema": TUNE_SCHEMA,
+        "best": _gist_of_found(document["best"]),
+        "recommended": _gist_of_found(document.get("recommended")),
+    }
+
+
+def _gist_of_found(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    algorithm = {"conv_algo": found["knobs"]["conv_algo"]}
+    return {"batch_size": found["batch_size"], "knobs": algorithm, "evidence": found["evidence"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +173,10 @@ class JobRecord:
         stop_requested: whether a user asked to stop the job; its driver may still be ending.
         state_reason: sentence on why the job failed, was stopped, or is started again; else None.
         packed_document: `autofit.tune/1` or `autofit.error/1`, compressed by `packed`, once its driver has
-            answered. It counts as the job's answer only once the state says that the job is over.
+            answered. It counts as the job's answer only once the state says that the job is over. A list of
+            jobs may leave it out, see `stored_gist`.
+        stored_gist: values of the answer that a list of jobs shows, by `gist_of`, which is all that such a
+            list reads; None if the answer was stored by an earlier version.
         study: name of the study (stored record of the search) that holds the job's trials, once the driver
             has begun.
         submitted_seconds, ended_seconds: times in seconds of the epoch.
@@ -169,6 +195,7 @@ class JobRecord:
     stop_requested: bool = False
     state_reason: str | None = None
     packed_document: str | None = field(default=None, repr=False)
+    stored_gist: Mapping[str, Any] | None = field(default=None, repr=False)
     study: str | None = None
     ended_seconds: float | None = None
     claimed_seconds: float | None = None
@@ -191,6 +218,11 @@ class JobRecord:
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
         """Most used values of the job's answer, or the error in reading it; None if there is no answer."""
+        if self.packed_document is None and self.stored_gist is not None and self.state.is_over:
+            try:
+                return _values_of(self.stored_gist)
+            except UNREADABLE as error:
+                return DamagedError(error)
         _, gist = self._unpack()
         return gist
 

@@ -18,6 +18,7 @@ from autofit.jobs.queue import JOBS_STUDY, JobQueue
 from autofit.jobs.signing import storage_key
 from autofit.paths import studies_dir
 from autofit.serve.background import Log
+from autofit.serve.job_reader import JobReader
 from autofit.serve.study_reader import StudyReader
 from autofit.study.damage import DAMAGED, Kind, Unreadable, UnreadableError
 from autofit.study.journal import JOURNAL_SUFFIX
@@ -62,8 +63,8 @@ class StorageReader:
         self._changed_at: dict[str, float] = {}
         self._opened_as: dict[str, tuple[Any, ...]] = {}
         self._unreadable: dict[str, Unreadable] = {}  # studies and stored answers, by name
-        self._unreadable_jobs: tuple[Unreadable, ...] = ()
-        self._looked_at: set[tuple[str, int | None]] = set()  # records that were logged, of studies and jobs
+        self._job_reader = JobReader()
+        self._looked_at: set[tuple[str, int]] = set()  # stored answers that were checked
         self._answers_left_aside: set[str] = set()
         self._said: set[str] = set()
         self._counted: collections.Counter[str] = collections.Counter()
@@ -98,7 +99,7 @@ class StorageReader:
         self.close()
         for name in list(self._studies):
             self._forget(name)
-        self._unreadable, self._unreadable_jobs = {}, ()
+        self._unreadable, self._job_reader = {}, JobReader()
         self._count_unreadable()
 
     @property
@@ -223,14 +224,11 @@ class StorageReader:
     def _read_jobs(self) -> None:
         """Emits the numbers of jobs by state; logs jobs and answers that cannot be read."""
         assert self._jobs is not None
-        jobs = self._jobs.records()
-        self._emit(JobsCounted(by_state=collections.Counter(job.state.value for job in jobs)))
-        self._unreadable_jobs = self._jobs.unreadable
-        for left_aside in self._unreadable_jobs:
+        self._job_reader.read(self._jobs)
+        self._emit(JobsCounted(by_state=self._job_reader.by_state()))
+        for left_aside in self._job_reader.unreadable:
             self._say(left_aside)
-        unknown = [job for job in jobs if job.state.is_over and (job.job_id, None) not in self._looked_at]
-        for job in unknown[:_NUM_ANSWERS]:
-            self._looked_at.add((job.job_id, None))
+        for job in self._job_reader.take_over(_NUM_ANSWERS):
             if (error := job.damage) is not None:
                 name = f"the answer of job {job.job_id}"
                 self._leave_aside(f"{job.job_id} (job)", Unreadable.of(Kind.ANSWER, name, error))
@@ -268,7 +266,7 @@ class StorageReader:
 
     def _count_unreadable(self) -> None:
         counted = collections.Counter(
-            left.kind.value for left in (*self._unreadable.values(), *self._unreadable_jobs)
+            left.kind.value for left in (*self._unreadable.values(), *self._job_reader.unreadable)
         )
         if trials := sum(study.num_unreadable for study in self._studies.values()):
             counted[Kind.TRIAL.value] += trials

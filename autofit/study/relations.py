@@ -8,8 +8,9 @@ until the record is found; its readable part is returned with the mark `DAMAGED`
 from __future__ import annotations
 
 import functools
+import json
 import sqlite3
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from optuna.storages import RDBStorage
@@ -21,6 +22,7 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.exc import DBAPIError
 
 from autofit.study.damage import DAMAGED, UNREADABLE
+from autofit.study.query_parts import query_parts
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.pythons import SQLITE_CORRUPT, sqlite_code
 
@@ -125,6 +127,46 @@ class Relations(RDBStorage):
         return _or(
             ids(by_index, chosen), lambda: _or(ids(by_table, chosen), lambda: self.trial_ids(study_id))
         )
+
+    def trial_states(self, study_id: int) -> dict[int, TrialState]:
+        """States of a study's trials by the trials' ids, ascending; `FAIL` for one that cannot be read."""
+        trial = models.TrialModel
+        query = select(trial.trial_id, trial.state).where(trial.study_id == study_id)
+
+        def state_of(trial_id: int) -> TrialState:
+            found: TrialState = self._all(select(trial.state).where(trial.trial_id == trial_id))[0]
+            return found
+
+        def apart() -> dict[int, TrialState]:
+            return {
+                trial_id: _or(functools.partial(state_of, trial_id), lambda: TrialState.FAIL)
+                for trial_id in self.trial_ids(study_id)
+            }
+
+        return _or(lambda: dict(map(tuple, self._rows(query.order_by(trial.trial_id)))), apart)
+
+    def trials_at(self, study_id: int, trial_ids: Sequence[int]) -> Iterator[FrozenTrial]:
+        """Yields the trials of a study that have these ids, oldest first; they are read in parts."""
+        for wanted in query_parts(trial_ids):
+            yield from self._get_trials(study_id, None, set(wanted), _LARGEST_ID)
+
+    def trials_with(self, study_id: int, name: str, values: Collection[str]) -> list[FrozenTrial]:
+        """Trials of a study whose user attribute `name` has one of the values, oldest first.
+
+        The database looks for them, so that the other trials are not read.
+        """
+        trial, attribute = models.TrialModel, models.TrialUserAttributeModel
+        texts = [json.dumps(value) for value in values]  # as Optuna writes them
+        found: list[int] = []
+        for some in query_parts(texts):
+            query = (
+                select(trial.trial_id)
+                .join(attribute, attribute.trial_id == trial.trial_id)
+                .where(trial.study_id == study_id, attribute.key == name)
+                .where(attribute.value_json.in_(some))
+            )
+            found += self._all(query)
+        return sorted(self.trials_at(study_id, found), key=lambda each: each.number)
 
     # ── reading around damage ───────────────────────────────────────────────────────────────────
 

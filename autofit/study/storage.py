@@ -6,18 +6,22 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial, TrialState
 
 from autofit.errors import StorageDeniedError, StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
 from autofit.study.journal import JOURNAL_SUFFIX, open_journal
 from autofit_workers.spec.errors import text_of
 from autofit_workers.spec.shown import brief, redacted_place
+
+if TYPE_CHECKING:
+    from autofit.study.relations import Relations
 
 WAIT_SECONDS = 60.0
 
@@ -133,6 +137,43 @@ class Storage:
             yield
         finally:
             event.remove(engine, "begin", _begin_immediately)
+
+    def trials_with(self, study_id: int, name: str, values: Collection[str]) -> list[FrozenTrial]:
+        """Trials of a study whose attribute `name` has one of the values, by age; no others are read."""
+        if isinstance(self.backend, RDBStorage):
+            return cast("Relations", self.backend).trials_with(study_id, name, values)
+        trials = self.backend.get_all_trials(study_id, deepcopy=False)  # a journal is in memory
+        return [trial for trial in trials if trial.user_attrs.get(name) in values]
+
+    def trials_one_by_one(self, study_id: int, state: TrialState) -> Iterator[FrozenTrial]:
+        """Yields the trials of a study in a state, oldest first; each is read when it is asked for."""
+        if isinstance(self.backend, RDBStorage):
+            for trial_id in cast("Relations", self.backend).trial_ids(study_id, (state,)):
+                trial = self.backend.get_trial(trial_id)
+                if trial.state is state:
+                    yield trial
+            return
+        yield from self.backend.get_all_trials(study_id, deepcopy=False, states=(state,))
+
+    def trial_states(self, study_id: int) -> dict[int, TrialState]:
+        """States of a study's trials by the trials' ids, ascending; nothing else of the trials is read.
+
+        A state that cannot be read is that of a failed trial, as a damaged trial is.
+        """
+        if isinstance(self.backend, RDBStorage):
+            return cast("Relations", self.backend).trial_states(study_id)
+        trials = self.backend.get_all_trials(study_id, deepcopy=False)
+        return {trial._trial_id: trial.state for trial in trials}  # noqa: SLF001 - as in `Relations`
+
+    def trials_at(self, study_id: int, trial_ids: Sequence[int]) -> Iterator[FrozenTrial]:
+        """Yields the trials of a study that have these ids, oldest first."""
+        if isinstance(self.backend, RDBStorage):
+            yield from cast("Relations", self.backend).trials_at(study_id, trial_ids)
+            return
+        wanted = set(trial_ids)
+        for trial in self.backend.get_all_trials(study_id, deepcopy=False) if wanted else ():
+            if trial._trial_id in wanted:  # noqa: SLF001 - as in `Relations`
+                yield trial
 
     def close(self) -> None:
         if isinstance(self.backend, RDBStorage):

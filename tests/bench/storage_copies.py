@@ -1,4 +1,4 @@
-"""A storage filled with copies of a real study and its real trial, row by row or line by line.
+"""A storage filled with copies of a real study and its real trial, or of jobs, row by row or line by line.
 
 The trials of a study go through its settings, nine sizes of each, as a search does.
 
@@ -8,14 +8,16 @@ be measured.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, create_engine, func, insert, select, text
 
+from autofit.jobs.stored.attributes import ATTEMPTS, JOB_ID, JOBS_STUDY, MARK
 from autofit_workers.spec.pythons import Self
 
 _OF_STUDY = ("study_directions", "study_user_attributes", "study_system_attributes")
@@ -35,12 +37,21 @@ def fill(storage: str, template: str, sizes: Mapping[str, int]) -> None:
     if storage.endswith(".journal"):
         _fill_journal(Path(storage), template, sizes)
         return
-    engine = create_engine(storage.replace("postgresql://", "postgresql+psycopg://"))
-    tables = MetaData()
-    tables.reflect(engine)
-    with engine.begin() as connection:
-        _Rows(connection, tables.tables).fill(template, sizes)
-    engine.dispose()
+    with _rows_of(storage) as rows:
+        rows.fill(template, sizes)
+
+
+def fill_jobs(storage: str, copies: Mapping[str, int]) -> None:
+    """Adds jobs like those of a queue that holds one job for each id.
+
+    Args:
+        copies: number of copies by the id of the job; theirs end in -000000, -000001, ….
+    """
+    if storage.endswith(".journal"):
+        _fill_journal_with_jobs(Path(storage), copies)
+        return
+    with _rows_of(storage) as rows:
+        rows.fill_jobs(copies)
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,22 @@ class _Rows:
                 self._insert(table, ({**_copied(row, tried[i]), "trial_id": i} for i in ids for row in rows))
         self._advance("trials", "trial_id")
 
+    def fill_jobs(self, copies: Mapping[str, int]) -> None:
+        (study,) = self._rows("studies", study_name=JOBS_STUDY)
+        trials = self._rows("trials", study_id=study["study_id"])
+        next_trial, number = self._highest("trials", "trial_id") + 1, len(trials)
+        for trial in trials:
+            attributes = {name: self._rows(name, trial_id=trial["trial_id"]) for name in _OF_TRIAL}
+            job_id = _job_id(attributes["trial_user_attributes"])
+            new = {next_trial + i: f"{job_id}-{i:06}" for i in range(copies[job_id])}
+            self._insert(
+                "trials", ({**trial, "trial_id": i, "number": number + n} for n, i in enumerate(new))
+            )
+            for table, rows in attributes.items():
+                self._insert(table, ({**_renamed(row, new[i]), "trial_id": i} for i in new for row in rows))
+            next_trial, number = next_trial + len(new), number + len(new)
+        self._advance("trials", "trial_id")
+
     def _copy(self, study: dict[str, Any], name: str) -> int:
         table = self._tables["studies"]
         made = self._connection.execute(insert(table).values(study_name=name)).inserted_primary_key
@@ -140,6 +167,53 @@ def _copied(row: dict[str, Any], configuration: _Configuration) -> dict[str, Any
     return row
 
 
+def _job_id(attributes: Iterable[Mapping[str, Any]]) -> str:
+    (found,) = [json.loads(row["value_json"]) for row in attributes if row["key"] == JOB_ID]
+    return str(found)
+
+
+def _renamed(row: dict[str, Any], job_id: str) -> dict[str, Any]:
+    """Row of a job's trial, for a job with another id, which is also the mark of its process."""
+    if row.get("key") not in (JOB_ID, MARK, ATTEMPTS):
+        return row
+    value = _with_id({row["key"]: json.loads(row["value_json"])}, job_id)[row["key"]]
+    return {**row, "value_json": json.dumps(value)}
+
+
+def _with_id(attributes: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+    """Attributes of a job with another id; its drivers are named after it and their number."""
+    named = {name: job_id for name in (JOB_ID, MARK) if name in attributes}
+    if ATTEMPTS in attributes:
+        named[ATTEMPTS] = [
+            {**attempt, "submission_id": f"{job_id}.{number}"}
+            for number, attempt in enumerate(attributes[ATTEMPTS], 1)
+        ]
+    return {**attributes, **named}
+
+
+@contextlib.contextmanager
+def _rows_of(storage: str) -> Iterator[_Rows]:
+    """Rows of a database, in one transaction."""
+    engine = create_engine(storage.replace("postgresql://", "postgresql+psycopg://"))
+    tables = MetaData()
+    tables.reflect(engine)
+    with engine.begin() as connection:
+        yield _Rows(connection, tables.tables)
+    engine.dispose()
+
+
+def _fill_journal_with_jobs(path: Path, copies: Mapping[str, int]) -> None:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    trials = [line for line in lines if line["op_code"] == _CREATE_TRIAL]
+    with path.open("a") as file:
+        for trial_id, created in enumerate(trials):
+            whole = _as_ended(created, [line for line in lines if line.get("trial_id") == trial_id])
+            job_id = whole["user_attrs"][JOB_ID]
+            for number in range(copies[job_id]):
+                attributes = _with_id(whole["user_attrs"], f"{job_id}-{number:06}")
+                file.write(json.dumps({**whole, "user_attrs": attributes}) + "\n")
+
+
 def _fill_journal(path: Path, template: str, sizes: Mapping[str, int]) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     studies = [line for line in lines if line["op_code"] == _CREATE_STUDY]
@@ -168,7 +242,8 @@ def _as_ended(created: dict[str, Any], later: list[dict[str, Any]]) -> dict[str,
         whole["user_attrs"].update(line.get("user_attr", {}))
         whole["system_attrs"].update(line.get("system_attr", {}))
         if "state" in line:
-            whole.update({key: line[key] for key in ("state", "values", "datetime_complete")})
+            parts = ("state", "values", "datetime_start", "datetime_complete")
+            whole.update({part: line[part] for part in parts if part in line})
     return whole
 
 

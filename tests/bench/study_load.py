@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that
 
 from autofit.search.curves import CachedCurve
 from autofit.search.space import SearchSpace
-from autofit.study.study import Ask, TuningStudy
+from autofit.study.study import TuningStudy
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.conv_algo import CONV_ALGOS
 from autofit_workers.spec.knobs.memory_format import MEMORY_FORMATS
@@ -105,19 +105,19 @@ def needed_per_sample(knobs: Knobs) -> int:
     return 8 * MIB + zlib.crc32(repr(knobs).encode()) % (32 * MIB)
 
 
-def measured(ask: Ask) -> TrialOutcome:
-    peak_bytes = int(620 * MIB + 1.03 * needed_per_sample(ask.knobs) * ask.batch_size)
+def measured(knobs: Knobs, batch_size: int) -> TrialOutcome:
+    peak_bytes = int(620 * MIB + 1.03 * needed_per_sample(knobs) * batch_size)
     fits = peak_bytes <= BUDGET_BYTES
     peaks = Peaks(peak_bytes // 2, peak_bytes, peak_bytes + 450 * MIB)
     return TrialOutcome(
         verdict=Verdict.FITS if fits else Verdict.OOM,
         evidence=Evidence.MEASURED,
         device=DEVICE,
-        batch_size=ask.batch_size,
-        knobs=ask.knobs,
+        batch_size=batch_size,
+        knobs=knobs,
         first_step=peaks,
         steady=peaks,
-        step_seconds=0.1 + ask.batch_size / 1000,
+        step_seconds=0.1 + batch_size / 1000,
         wall_seconds=12.5,
         environment=ENVIRONMENT,
         log_tail=LOG,
@@ -144,7 +144,7 @@ def load(storage: str, num_trials: int, block: int, results: Any) -> None:
                     sys.exit(
                         f"the space was searched to its end after {study.num_trials} trials: ask for fewer"
                     )
-                study.tell(ask.trial_number, measured(ask))
+                study.tell(ask.trial_number, measured(ask.knobs, ask.batch_size))
                 study.take_changed()
                 asked.append(middle - start)
                 told.append(time.perf_counter() - middle)

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.interruption import print_document
-from autofit.cli.options.jobs import ADDRESS, STORAGE, chosen, complete_job, only, open_queue, require_address
+from autofit.cli.options.jobs import (
+    ADDRESS,
+    STORAGE,
+    chosen,
+    complete_job,
+    job_storage,
+    only,
+    open_queue,
+    require_address,
+)
 from autofit.cli.options.shared import JSON, QUIET
 from autofit.errors import AutofitError, DispatchError, ExitCode, InfrastructureError
 from autofit.jobs.records import JobState
+from autofit.jobs.signing import storage_key
+from autofit.jobs.stored.database import listed_jobs
 
 if TYPE_CHECKING:
     from autofit.jobs.ray_jobs import RayJobs
@@ -46,12 +57,23 @@ class NotOverError(InfrastructureError):
 
 
 @click.command()
+@click.option(
+    "--newest",
+    type=click.IntRange(min=1),
+    metavar="NUM",
+    help="Only the last NUM jobs that were submitted, also oldest first.",
+)
 @STORAGE
 @JSON
-def jobs(storage: str | None, as_json: bool) -> None:
+def jobs(newest: int | None, storage: str | None, as_json: bool) -> None:
     """List the jobs of the storage, oldest first."""
-    with open_queue(storage) as queue:
-        _print_jobs(queue.records(), as_json=as_json, left_aside=queue.unreadable)
+    url = job_storage(storage)
+    found = listed_jobs(url, key=storage_key(), newest=newest)
+    if found is not None:
+        _print_jobs(found, as_json=as_json)
+        return
+    with open_queue(url) as queue:
+        _print_jobs(queue.records(newest=newest), as_json=as_json, left_aside=queue.unreadable)
 
 
 @click.command()

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.options.pages import option
 from autofit.cli.options.shared import setting, without_secret
-from autofit.errors import AutofitError, StorageError, UsageError
+from autofit.errors import AutofitError, UsageError
 from autofit.jobs.records import JobRecord, unknown_job
 from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE
 from autofit.settings.options import Topic
@@ -87,13 +87,15 @@ def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
         UsageError: the storage has no job or fleet of a name; the message suggests similar names.
         StorageError: the record of a named job cannot be read.
     """
-    records = queue.records()
-    left_aside = {left.name: left for left in queue.unreadable}
     found: dict[str, JobRecord] = {}
+    records: list[JobRecord] | None = None
     for name in names:
-        meant = [job for job in records if name in (job.job_id, job.spec.fleet)]
-        if not meant and f"job {name}" in left_aside:
-            raise StorageError(f"{left_aside[f'job {name}']}: submit it with --again to make another")
+        job = queue.record(name)
+        if job is not None:
+            found[job.job_id] = job
+            continue
+        records = queue.records() if records is None else records
+        meant = [job for job in records if name == job.spec.fleet]
         if not meant:
             raise UsageError(unknown_job(name, records))
         found.update({job.job_id: job for job in meant})

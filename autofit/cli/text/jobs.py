@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from autofit.cli.text.output import grid, headed, listing, styled
+from autofit.cli.text.output import Justify, grid, headed, listing, print_rows, styled
 from autofit.jobs.records import JobRecord, JobState
 from autofit_workers.spec.shown import brief
 
@@ -109,12 +109,12 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
     if not jobs:
         console.print("no jobs")
         return
-    table = headed(
+    columns: tuple[tuple[str, Justify], ...] = (
         ("job", "left"), ("state", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
         ("submitted", "left"), ("took", "right"), ("", "left"),
     )  # fmt: skip
-    for job in jobs:
-        table.add_row(
+    rows = [
+        (
             job.job_id,
             _state(job),
             *_best_words(job),
@@ -122,7 +122,9 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
             _took(job),
             styled(_remark(job), "dim"),
         )
-    console.print(table)
+        for job in jobs
+    ]
+    print_rows(console, columns, rows)
 
 
 def print_fleet(jobs: Sequence[JobRecord]) -> None:

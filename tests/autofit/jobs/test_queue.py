@@ -275,3 +275,56 @@ def test_processes_that_claim_at_once_share_the_jobs_within_the_limit(storage: s
     assert sorted(job for job, _, _ in taken) == ["first", *(f"job-{number}" for number in range(4))]
     assert {num_running for _, _, num_running in taken} == {1}
     assert claimed.empty()
+
+
+def test_many_jobs_are_added_in_their_order_and_each_once(queue: JobQueue) -> None:
+    queue.enqueue("b", SPEC)
+    added = queue.enqueue_all([("a", SPEC), ("b", SPEC), ("c", SPEC), ("a", SPEC)])
+    assert [(job.job_id, is_new) for job, is_new in added] == [
+        ("a", True),
+        ("b", False),
+        ("c", True),
+        ("a", False),
+    ]
+    assert [job.job_id for job in queue.records()] == ["b", "a", "c"]
+    assert [is_new for _, is_new in queue.enqueue_all([("c", SPEC), ("a", SPEC)])] == [False, False]
+
+
+def test_the_second_of_two_jobs_with_one_id_never_runs(queue: JobQueue) -> None:
+    """It is what a process leaves that was killed just after another was faster."""
+    queue.enqueue("a", SPEC)
+    queue._create("a", SPEC, "mark of the killed process")
+    queue.enqueue("b", SPEC)
+    first = queue.claim_next()
+    assert first is not None
+    queue.finish(first, {"schema": "autofit.tune/1", "best": None})
+    second = queue.claim_next()
+    assert (first.job_id, second and second.job_id) == ("a", "b")
+    assert queue.claim_next() is None
+
+
+def test_a_step_of_a_job_reads_a_few_jobs_however_many_there_are(tmp_path: Path) -> None:
+    from optuna.storages._rdb import models
+    from sqlalchemy import event
+
+    read: set[int] = set()
+
+    def note(trial: Any, _context: object) -> None:
+        read.add(trial.trial_id)
+
+    event.listen(models.TrialModel, "load", note)
+    try:
+        with JobQueue.open(f"sqlite:///{tmp_path}/jobs.db") as queue:
+            queue.enqueue_all([(f"job-{number}", SPEC) for number in range(30)])
+            read.clear()
+            queue.enqueue("another", SPEC)
+            job = queue.claim_next()
+            assert job is not None
+            queue.finish(
+                queue.record_attempt(job, f"{job.job_id}.1"), {"schema": "autofit.tune/1", "best": None}
+            )
+            assert [each.job_id for each in queue.running()] == []
+            assert queue.latest([job])[0].state is JobState.SUCCEEDED
+    finally:
+        event.remove(models.TrialModel, "load", note)
+    assert len(read) == 2  # the new one, and the first, which was claimed

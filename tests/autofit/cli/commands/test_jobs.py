@@ -20,6 +20,7 @@ from autofit.jobs.queue import JOBS_STUDY, JobQueue
 from autofit.jobs.records import JobSpec, packed
 from autofit.jobs.submission import entrypoint, job_options, storage_for_driver
 from tests.commands import Finished
+from tests.job_server import job_server
 
 Autofit = Callable[..., Finished]
 LENGTHS = Path(__file__).parents[3] / "data" / "lengths.txt"
@@ -249,6 +250,84 @@ def test_a_workload_that_the_cluster_would_not_find_is_refused_here(
 def test_what_runs_the_trials_of_a_job_is_its_cluster_whatever_is_said_here() -> None:
     given = {"dispatch": "inline", "address": "auto", "gpu-mem": "16G"}
     assert job_options(given) == {"gpu-mem": "16G"}
+
+
+LINES = """
+# a comment, and an empty line
+
+davenet --gpu-mem 16G
+{"model": "resnet50", "gpu": ["t4", "rtx-3090"], "max-batch": 64, "fresh": true}
+davenet --gpu-mem "16G"  # the same as the first
+"""
+
+
+def test_a_batch_is_many_jobs_each_once(
+    autofit: Autofit, queue: JobQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text(LINES)
+    with job_server() as address:
+        submit = ("submit", f"--batch={file}", "--margin=5%", f"--address={address}", "--json")
+        document = autofit(*submit).document
+        again = autofit(*submit).document
+    assert (document["schema"], document["job_id"], document["fleet"]) == ("autofit.submit/1", None, None)
+    jobs = document["jobs"]
+    assert [job["line"] for job in jobs] == [4, 5, 5, 6]
+    assert [job["is_new"] for job in jobs] == [True, True, True, False]
+    assert [job["gpu"] for job in jobs] == [None, "t4", "rtx-3090", None]
+    assert jobs[0]["job_id"] == jobs[3]["job_id"]
+    assert (jobs[0]["fleet"], jobs[1]["fleet"]) == (None, jobs[2]["fleet"])
+    queued = queue.records()
+    assert [job.job_id for job in queued] == [job["job_id"] for job in jobs[:3]]
+    assert [job.spec.options["margin"] for job in queued] == ["5%"] * 3
+    assert (queued[1].spec.options["max-batch"], queued[1].spec.options["fresh"]) == ("64", "true")
+    assert [job["is_new"] for job in again["jobs"]] == [False] * 4
+    assert len(queue.records()) == 3
+
+
+def test_a_batch_prints_a_name_for_each_line(autofit: Autofit, tmp_path: Path) -> None:
+    (tmp_path / "jobs.txt").write_text(LINES)
+    with job_server() as address:
+        done = autofit("submit", f"--batch={tmp_path / 'jobs.txt'}", f"--address={address}")
+    job, fleet = done.out.split()
+    assert (job[:12], fleet[:15], done.code) == ("davenet-16g-", "resnet50-fleet-", 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("davenet --gpu t5", "line 2: --gpu: no card named 't5'"),
+        ("davenet --gpu-mem 16G --nope", "line 2: No such option '--nope'"),
+        ("davenet", "line 2: a job does not use this machine's card"),
+        ("davenett --gpu t4", "line 2: there is no built-in workload 'davenett'"),
+        ('davenet --gpu "t4', "line 2: a quotation mark is not closed"),
+        ('{"model": "davenet"', "line 2: it is no JSON object in one line"),
+        ('{"model": {"a": 1}}', "line 2: the value of 'model' is no text"),
+        ("davenet --gpu t4 --storage x.journal", "line 2: --storage is the same for all jobs"),
+        ("davenet --model alexnet --gpu t4", "line 2: two models are named"),
+        ("--help", "line 2: it asks for help"),
+    ],
+)
+def test_of_a_batch_with_a_wrong_line_nothing_is_submitted(
+    autofit: Autofit, queue: JobQueue, tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text(f"davenet --gpu-mem 16G\n{line}\n")
+    with job_server() as address:
+        refused = autofit("submit", f"--batch={file}", f"--address={address}")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{file}, {said}" in refused.err
+    assert refused.err.count("\n") == 1
+    assert queue.records() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"# none\n", "has no jobs"), (b"davenet \xff", "is no text in UTF-8")]
+)
+def test_a_batch_without_jobs_is_refused(autofit: Autofit, tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "jobs.txt").write_bytes(content)
+    refused = autofit("submit", f"--batch={tmp_path / 'jobs.txt'}", "--address=http://127.0.0.1:1")
+    assert (refused.code, said in refused.err) == (2, True), refused.err
 
 
 class _OldHead(http.server.BaseHTTPRequestHandler):
