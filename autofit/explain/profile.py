@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
+from autofit.explain.recorded import Recorded
 from autofit.explain.timing import Timing
 from autofit_workers.process.garbage import without_collections
 from autofit_workers.replay.allocator import AllocatorSettings
@@ -61,6 +62,8 @@ class Profile:
         versions: versions of the software that made it.
         timing: predicted times of its last whole step; None if no times are predicted.
         time_note: sentence on the basis of the times, or on why there are no times or no seconds.
+        recorded: what the allocator of a real run did, if the profile is of its memory snapshot; None if it
+            is predicted.
     """
 
     trace: Trace
@@ -77,6 +80,18 @@ class Profile:
     versions: dict[str, str] = field(default_factory=dict)
     timing: Timing | None = None
     time_note: str = _SAVED_WITHOUT_TIMES
+    recorded: Recorded | None = None
+
+    @property
+    def title(self) -> str:
+        """Workload and batch size, or that it was recorded."""
+        name = self.trace.workload
+        return f"{name}, recorded" if self.recorded else f"{name} at batch {self.trace.batch_size}"
+
+    @property
+    def evidence(self) -> str:
+        """How its sizes are known: `predicted`, or `measured` for a real run's."""
+        return "measured" if self.recorded else "predicted"
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -97,7 +112,10 @@ class Profile:
             "knobs": self.knobs.to_dict(),
             "trace": self.trace.to_dict(),
             "timing": None if self.timing is None else self.timing.to_plain(),
+            "recorded": None if self.recorded is None else self.recorded.to_plain(),
         }
+        if self.recorded is None:
+            del document["recorded"]  # as profiles have been saved so far
         text = json.dumps(document, separators=(",", ":"))
         return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
@@ -119,9 +137,11 @@ class Profile:
     def _from_dict(cls, document: dict[str, Any]) -> Self:
         """Profile from its parsed document; raises if values are missing or contradict each other."""
         # Profiles that were saved before times were predicted have none.
-        document = {"timing": None, "time_note": _SAVED_WITHOUT_TIMES, **document}
+        document = {"timing": None, "time_note": _SAVED_WITHOUT_TIMES, "recorded": None, **document}
         values = {each.name: document[each.name] for each in dataclasses.fields(cls)}
         trace, timing = Trace.from_dict(document["trace"]), document["timing"]
+        recorded = document["recorded"]
+        sizes = {"num_events": len(trace.events), "num_requests": len(trace.allocations)}
         profile = cls(
             **{
                 **values,
@@ -136,6 +156,7 @@ class Profile:
                 "versions": from_plain(dict[str, str], document["versions"]),
                 "timing": None if timing is None else Timing.from_plain(timing, num_events=len(trace.events)),
                 "time_note": from_plain(str, document["time_note"]),
+                "recorded": None if recorded is None else Recorded.from_plain(recorded, **sizes),
             }
         )
         _require_consistent(profile)
@@ -151,13 +172,23 @@ def read_profile(path: Path) -> Profile:
     try:
         data = read_file(path)
     except OSError as error:
-        raise ProfileError(
-            f"cannot read {path}: {error.strerror or error}; give a file that `autofit profile --save` wrote"
-        ) from error
+        raise unreadable(path, error) from error
+    return profile_in(data, path)
+
+
+def profile_in(data: bytes, path: Path) -> Profile:
+    """Profile in the content of a file; raises `ProfileError`, which names the file, if it is none."""
     try:
         return Profile.from_bytes(data)
     except ProfileError as error:
         raise ProfileError(f"{path}: {error.message}") from error
+
+
+def unreadable(path: Path, error: OSError) -> ProfileError:
+    """Error that says why a file of a profile cannot be read."""
+    return ProfileError(
+        f"cannot read {path}: {error.strerror or error}; give a file that `autofit profile --save` wrote"
+    )
 
 
 def _document(data: bytes) -> dict[str, Any]:

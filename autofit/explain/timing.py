@@ -41,6 +41,23 @@ class StepSeconds:
     high_80: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationTime:
+    """Predicted times of a text generation: to the first token of each prompt, and of the tokens after it.
+
+    Attributes:
+        first_token_seconds: seconds of the pass for the prompts; None where it is too uncertain.
+        token_seconds: seconds of each later pass in the mean, which makes one token of each prompt; None for
+            a single token, or where it is too uncertain.
+        tokens_per_second: likely tokens a second of all prompts after the first token; None as
+            `token_seconds`.
+    """
+
+    first_token_seconds: StepSeconds | None
+    token_seconds: StepSeconds | None
+    tokens_per_second: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
     """Kernel that an operator runs on the GPU, with its predicted time and its work.

@@ -56,6 +56,15 @@ OBSERVATIONS_SCHEMA = "autofit.observations/1"
     is_common=True,
     help="Which peak: torch.cuda.max_memory_allocated(), max_memory_reserved(), or what nvidia-smi shows.",
 )
+@option(
+    Topic.OUTPUT,
+    "--snapshot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    is_common=True,
+    help="What a run's memory snapshot shows: torch.cuda.memory._dump_snapshot, or CSV of it. With a model "
+    "or script beside it, where it differs from the prediction.",
+)
 @MODEL_OPTION
 @SCRIPT
 @BATCH_SIZE_OR_OWN
@@ -74,6 +83,7 @@ def observe(
     named: str | None,
     peak: str | None,
     kind: str | None,
+    snapshot: Path | None,
     batch_size: int | None,
     lists: bool,
     forget: str | None,
@@ -85,13 +95,20 @@ def observe(
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
     setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m autofit_workers.trials.record`; with --peak and --kind, the argument is the model.
+    `python -m autofit_workers.trials.record`; with --peak and --kind, or --snapshot, the argument is the
+    model. A snapshot alone says what needs no prediction: peak, leaks, unused memory, what would save.
     """
-    file, given["model"] = _file_or_model(named, given["model"], is_peak=peak is not None)
+    says_peak = peak is not None or snapshot is not None
+    file, given["model"] = _file_or_model(named, given["model"], is_peak=says_peak)
     if lists or forget is not None:
         _print_kept(
             _forgotten(forget) if forget is not None else observations.kept(), forget, as_json=as_json
         )
+        return
+    if snapshot is not None:
+        if file is not None or peak is not None or kind is not None:
+            raise UsageError("--snapshot says the peak itself: leave out FILE, --peak and --kind")
+        _show_snapshot(backend, snapshot, batch_size, given, quiet=quiet, as_json=as_json)
         return
     if file is not None:
         if peak is not None or kind is not None or batch_size is not None:
@@ -123,13 +140,49 @@ def observe(
         _print_json([answer.to_dict() for answer in answers])
 
 
+def _show_snapshot(
+    backend: Backend,
+    path: Path,
+    batch_size: int | None,
+    given: dict[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Prints what a snapshot shows, beside the prediction of the model or script that is named."""
+    from autofit.answers.snapshot import snapshot_sections
+    from autofit.explain.snapshots.run import open_run
+    from autofit.questions.snapshot import observed_snapshot
+
+    if given["model"] is None and given["script"] is None:
+        if batch_size is not None:
+            raise UsageError("--batch-size is of a model: name it too, or leave both out")
+        answer = observed_snapshot(open_run(path))
+    else:
+        settings = resolve_one_configuration(given, "an observation")
+        if settings.script is None and batch_size is None:
+            raise UsageError("Missing option '--batch-size'.")
+        from autofit.cli.text.progress import progress
+
+        run = open_run(path)
+        with progress(quiet=quiet) as emit:
+            workload = refer(settings.model, settings)
+            answer = backend.compare_snapshot(settings, workload, run, batch_size, emit)
+    if as_json:
+        print_document(answer.to_json())
+    else:
+        from autofit.cli.text.sections import print_sections
+
+        print_sections(snapshot_sections(answer))
+
+
 def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tuple[Path | None, str | None]:
     """File and model that a command line of `autofit observe` names, each None if not named.
 
     Args:
         named: argument FILE or MODEL; it is a model if a peak is given, no model and no such file exists.
         model: value of `--model`.
-        is_peak: whether `--peak` is given.
+        is_peak: whether `--peak` or `--snapshot` is given.
     """
     if named is None:
         return None, model

@@ -20,12 +20,12 @@ from autofit.cli.options.shared import (
     MODEL,
     QUIET,
     SCRIPT,
+    WARM,
     batch_size,
     combined,
     one_of,
 )
 from autofit.errors import UsageError
-from autofit.explain.profile import read_profile
 from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, parse_filters
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
@@ -48,7 +48,8 @@ _VIEW = combined(
         type=_FILE,
         metavar="FILE",
         is_common=True,
-        help="A saved profile, instead of --model; needs no torch.",
+        help="A saved profile, or a real run's memory snapshot (a pickle, or CSV), instead of --model; needs "
+        "no torch.",
     ),
     option(
         Topic.VIEW,
@@ -145,6 +146,7 @@ _OUTPUTS = combined(
 @CONV_ALGO
 @KNOBS
 @GPU
+@WARM
 @QUIET
 @JSON
 @click.pass_obj
@@ -179,7 +181,9 @@ def profile(
         found = _predicted(backend, batch_size, given, quiet=quiet)
     else:
         _require_nothing_beside_trace(batch_size=batch_size, **given)
-        found = read_profile(trace)
+        from autofit.explain.snapshots.as_profile import open_profile
+
+        found = open_profile(trace)
     if top is None and not show_all and not as_json:
         filters = dataclasses.replace(filters, top=_NUM_ROWS)
     kind = VIEWS[view]

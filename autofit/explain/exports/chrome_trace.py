@@ -88,7 +88,7 @@ def chrome_trace(
             "batch_size": trace.batch_size,
             "mode": trace.mode,
             "card": profile.card,
-            "evidence": "predicted",
+            "evidence": profile.evidence,
             "peak_allocated_bytes": profile.peak_allocated_bytes,
             "peak_reserved_bytes": profile.peak_reserved_bytes,
             "versions": profile.versions,
@@ -114,9 +114,8 @@ def _time_unit(timing: Timing | None) -> str:
 
 def _names(profile: Profile, process: int, device: str, timing: Timing | None) -> Iterator[Event]:
     """Yields the events that name the device's process and its threads in a Chrome trace."""
-    trace = profile.trace
     is_relative = timing is not None and timing.seconds is None
-    title = f"{device}: {trace.workload} at batch {trace.batch_size} on {profile.card}, predicted"
+    title = f"{device}: {profile.title} on {profile.card}, {profile.evidence}"
     yield _name(process, 0, "process_name", name=f"{title}, time is relative" if is_relative else title)
     threads = {_PHASES: "phases", _MODULES: "modules and operators"}
     if timing is not None:

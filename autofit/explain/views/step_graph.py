@@ -111,6 +111,10 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
     Raises:
         UsageError: the profile has no such step, or does not list the calls of operators.
     """
+    if profile.recorded is not None:
+        raise UsageError(
+            "the plan needs operator calls, which no memory snapshot has: predict the model with --model"
+        )
     if not profile.trace.calls:
         raise UsageError(
             "the plan needs operator calls, which this profile does not contain: save it again with "

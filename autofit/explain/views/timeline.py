@@ -19,17 +19,10 @@ from autofit.explain.timing import EventClock, Timing
 from autofit.explain.views.filters import SECONDS, Filters
 from autofit.explain.views.selection import devices_of, phases_of, timing_of
 from autofit.explain.views.view import heading, plain_times
-from autofit_workers.replay.allocator import ActionKind, History, Streams, record_history
+from autofit_workers.replay.allocator import History, Streams, record_history
 from autofit_workers.spec.trace import Category
 
 NUM_MOMENTS = 400
-
-_GAINS = {
-    ActionKind.SEGMENT_ALLOC: 1,
-    ActionKind.SEGMENT_MAP: 1,
-    ActionKind.SEGMENT_FREE: -1,
-    ActionKind.SEGMENT_UNMAP: -1,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +234,8 @@ def course_of(profile: Profile) -> Course:
     events = profile.trace.events
     reserved = [0] * len(events)
     for action in history_of(profile).actions:
-        if action.kind in _GAINS:
-            reserved[action.position] += _GAINS[action.kind] * action.num_bytes
+        if action.kind.reserves:
+            reserved[action.position] += action.kind.reserves * action.num_bytes
     changes: dict[Category, list[int]] = {}
     for position, event in enumerate(events):
         number = event if event >= 0 else ~event
@@ -264,11 +257,15 @@ def course_of(profile: Profile) -> Course:
 
 
 def history_of(profile: Profile, position: int | None = None) -> History:
-    """All actions of the simulated allocator in a profile, such as new segments, and the memory they leave.
+    """All actions of a profile's allocator, such as new segments, and the memory they leave.
+
+    They are the simulated allocator's, or of a recorded profile the real one's.
 
     Args:
         position: number of memory events after which to stop; None for all.
     """
+    if profile.recorded is not None:
+        return profile.recorded.history(position)
     return record_history(
         profile.trace.events[:position],
         profile.requested_bytes,

@@ -1,6 +1,7 @@
 """Records ground truth on a machine with a GPU: what trials really needed there.
 
     python -m autofit_workers.trials.record --out rows.jsonl --minutes 20
+    python -m autofit_workers.trials.record --snapshot run.pickle --models gpt2
 
 Every row is one JSON document of schema `autofit.ground-truth/1` with a `kind`: the `device`, its
 `context` size, a `trial`, and at last a `prediction` to compare with what was measured. Rows come in order
@@ -100,7 +101,13 @@ Row = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Records measured trials into a file, as the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
+    parser.add_argument("--out", type=Path, help="file of rows; those in it are not repeated")
+    parser.add_argument(
+        "--snapshot",
+        type=Path,
+        help="instead of rows, the memory snapshot of one model, with FILE.json beside it",
+    )
+    parser.add_argument("--batch-size", type=int, help="batch of --snapshot; a middle one by default")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
     parser.add_argument("--models", default=",".join(BATCH_SIZES), help="built-in workloads, comma-separated")
     options = parser.parse_args(arguments)
@@ -109,12 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         sys.stderr.write(f"unknown model {', '.join(unknown)}: choose from {', '.join(BATCH_SIZES)}\n")
         return EXIT_USAGE
+    if (reason := _wrong_call(options, models)) is not None:
+        sys.stderr.write(f"{reason}\n")
+        return EXIT_USAGE
 
     import torch
 
     if not torch.cuda.is_available():
         sys.stderr.write("PyTorch finds no CUDA device here: run this on a machine with an NVIDIA GPU\n")
         return EXIT_NO_DEVICE
+    if options.snapshot is not None:
+        return _record_snapshot(options.snapshot, models[0], options.batch_size)
     try:
         earlier = rows_in(options.out)
     except ValueError as error:
@@ -126,6 +138,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             write_row(file.write, row)
             file.flush()
+    return 0
+
+
+def _wrong_call(options: argparse.Namespace, models: Sequence[str]) -> str | None:
+    """Reason why nothing can be recorded with these options; None if there is none."""
+    if (options.out is None) == (options.snapshot is None):
+        return "name one of --out, for rows, and --snapshot, for a memory snapshot"
+    if options.snapshot is not None and len(models) > 1:
+        return f"--snapshot is of one model: name it with --models, such as --models {models[0]}"
+    if options.batch_size is not None and (options.snapshot is None or options.batch_size < 1):
+        return "--batch-size is that of --snapshot, 1 or more"
+    return None
+
+
+def _record_snapshot(path: Path, model: str, batch_size: int | None) -> int:
+    """Records the memory snapshot of a model's steps, says what to send, and returns the exit code."""
+    from autofit_workers.trials.record_snapshot import on_cuda, record_snapshot
+
+    spec = TrialSpec(
+        workload=WorkloadRef(kind="builtin", target=model),
+        batch_size=batch_size or BATCH_SIZES[model][_MIDDLE],
+        probe=Probe.CUDA,
+        knobs=Knobs(),
+    )
+    try:
+        said = record_snapshot(path, spec, _trial_of(spec), device_row(), on_cuda())
+    except OSError as error:
+        sys.stderr.write(f"cannot write {path} ({error.strerror}): name another file with --snapshot\n")
+        return EXIT_USAGE
+    sys.stdout.write(said)
     return 0
 
 
