@@ -15,6 +15,7 @@ from autofit.identity import versions
 from autofit.serving.architecture import Architecture, LayerKind
 from autofit.serving.engine import Engine, Options, Sizing
 from autofit.serving.engines import ENGINES
+from autofit.serving.speed import Server, ServerSpeed, server_speed
 from autofit.serving.weights import weights_bytes
 from autofit.units import format_bytes
 from autofit_workers.spec.model_parts import ModelParts
@@ -59,6 +60,9 @@ class KvQuestion:
     length: int | None = None
 
 
+_UNTIMED = ServerSpeed(loads=(), note="no seconds are stated, as nothing fits")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
     """Memory of one rank of a server, and the size of its KV cache.
@@ -74,6 +78,7 @@ class KvCache:
         command: command that starts the engine with these options.
         missing_bytes: bytes missing for one block of the cache, if nothing fits.
         advice: changes that would help, if nothing fits.
+        speed: seconds to the first token and of a token, by requests at once and their tokens.
     """
 
     model: str
@@ -91,6 +96,7 @@ class KvCache:
     command: str
     missing_bytes: int = 0
     advice: tuple[str, ...] = ()
+    speed: ServerSpeed = _UNTIMED
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -138,6 +144,8 @@ class KvCache:
                 "num_requests": self.num_requests,
                 "layers": self.layers,
             },
+            "loads": [dataclasses.asdict(load) for load in self.speed.loads],
+            "speed_note": self.speed.note,
             "command": self.command,
             "advice": list(self.advice),
             "notes": list(sizing.notes),
@@ -324,7 +332,27 @@ def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, 
         command=_command(workload, server, sizing, longest),
         missing_bytes=missing,
         advice=() if fits else tuple(_advice(architecture, question, sizing, missing)),
+        speed=_speed(architecture, server, sizing, longest) if fits else _UNTIMED,
         versions=versions(),
+    )
+
+
+def _speed(architecture: Architecture, server: _Server, sizing: Sizing, longest: int) -> ServerSpeed:
+    """Seconds of the server at loads that its KV cache has room for."""
+    question, options = server.question, sizing.options
+    asked = Server(
+        gpu=question.gpu,
+        engine=server.engine.name,
+        release=server.release,
+        num_ranks=options.num_ranks,
+        dtype=server.dtype,
+        kv_element_bytes=options.kv_element_bytes,
+        max_loras=options.max_loras,
+        length=question.length,
+        max_num_seqs=options.max_num_seqs,
+    )
+    return server_speed(
+        architecture, asked, lambda length: sizing.pool.num_requests(length) if length <= longest else 0
     )
 
 

@@ -165,7 +165,7 @@ def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: boo
     return Spans.of(
         {
             "CUDA context": context_interval(gpu.architecture, gpu.key) if context else _NOTHING,
-            "NCCL": communicator_interval(num_ranks) if several else _NOTHING,
+            "NCCL": communicator_interval(num_ranks, card=gpu.key) if several else _NOTHING,
             "kernels": _KERNELS if kernels else _NOTHING,
         }
     )

@@ -8,7 +8,7 @@ vocab_parallel_embedding.py of vLLM 0.20.2; SGLang's and TGI's are of the same d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autofit.serving.architecture import KEYS, MERGED, Architecture, module_of, rows_of
@@ -16,9 +16,10 @@ from autofit_workers.spec.model_parts import Parameter
 
 _VALUES = ("v_proj", "v", "value", "wv")
 # Routers and the first halves of low-rank projections are whole on each rank (`ReplicatedLinear`).
-_REPEATED = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
+ROUTERS = ("gate", "router", "shared_expert_gate")
+_REPEATED = ("q_a_proj", "kv_a_proj_with_mqa", *ROUTERS)
 # The bias of a matrix that is split by rows is added once, after the sum, and whole on each rank.
-_BY_ROWS = ("o_proj", "out_proj", "dense", "dense_4h_to_h", "down_proj", "c_proj", "fc2", "o", "wo")
+BY_ROWS = ("o_proj", "out_proj", "dense", "dense_4h_to_h", "down_proj", "c_proj", "fc2", "o", "wo")
 # vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
 _VOCABULARY_MULTIPLE = 64
 
@@ -29,11 +30,11 @@ def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int
     Args:
         element_bytes: bytes of an element of a weight that is not quantized.
     """
-    stored = _stored(architecture.parts.config.get("quantization_config") or {})
+    stored = stored_bits(architecture)
     whole = 0.0
     for parameter in architecture.parts.parameters:
         num_elements = elements_of_rank(parameter, architecture, num_ranks)
-        bits = stored(parameter) if stored else None
+        bits = stored(parameter)
         whole += num_elements * (element_bytes if bits is None else bits / 8)
     return math.ceil(whole) + rotations_bytes(architecture, element_bytes)
 
@@ -46,7 +47,7 @@ def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks
         return padded // num_ranks * parameter.shape[1]
     if "Norm" in parameter.owner or "Embedding" in parameter.owner or module in _REPEATED:
         return whole
-    if len(parameter.shape) == 1 and module in _BY_ROWS:
+    if len(parameter.shape) == 1 and module in BY_ROWS:
         return whole
     if module in KEYS + _VALUES:
         return whole // min(num_ranks, max(1, architecture.num_kv_heads))
@@ -94,7 +95,7 @@ def adapters_bytes(
                 continue
             rows, columns = parameter.shape
             share = elements_of_rank(parameter, architecture, num_ranks) / (rows * columns)
-            split_columns = module_of(name) in _BY_ROWS
+            split_columns = module_of(name) in BY_ROWS
             numbers += math.ceil(rows * (1 if split_columns else share)) + math.ceil(
                 columns * (share if split_columns else 1)
             )
@@ -105,18 +106,15 @@ def adapters_bytes(
 _SCALE_BITS, _FP8_BLOCK = 32, 128 * 128
 
 
-def _stored(config: Mapping[str, Any]) -> Any:
+def stored_bits(architecture: Architecture) -> Callable[[Parameter], float | None]:
     """Makes the function that returns how many bits an element of a parameter takes in a quantized model.
 
-    That function returns None for a parameter that is not quantized. There is no function (None) if the model
-    is not quantized.
-
-    Args:
-        config: the checkpoint's `quantization_config`.
+    That function returns None for a parameter that is not quantized, as for all of a model that is not.
     """
+    config: Mapping[str, Any] = architecture.parts.config.get("quantization_config") or {}
     method = str(config.get("quant_method", ""))
     if not method:
-        return None
+        return lambda _: None
     group = int(config.get("group_size") or 128)
     bits = {
         "fp8": 8 + _SCALE_BITS / _FP8_BLOCK,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofit.answers.section import Bullets, Cell, Code, Paragraph, Section, grid, quiet
-from autofit.answers.words.numbers import share
+from autofit.answers.section import Bullets, Cell, Code, Paragraph, Section, grid, quiet, right, table
+from autofit.answers.words.numbers import rate, share, three_digits
+from autofit.explain.timing import StepSeconds
 from autofit.questions.kv import KvCache
 from autofit.units import format_bytes
 
@@ -27,14 +28,17 @@ def kv_sections(answer: KvCache) -> Iterator[Section]:
     yield Section(name="memory", title="The memory", blocks=(grid("<>>", rows),), is_leading=True)
     if answer.fits:
         yield _cache(answer)
+        if answer.speed.loads:
+            yield _speed(answer)
         yield Section(name="command", title="Command", blocks=(Code((answer.command,)),))
     else:
         no_room = "There is no room for a KV cache:"
         missing = f"{format_bytes(answer.missing_bytes)} are missing on each card."
         yield Section(name="answer", blocks=(Paragraph(f"{no_room} {missing}", "bad", (no_room,)),))
         yield Section(name="help", title="What would help", blocks=(Bullets(tuple(answer.advice)),))
-    if answer.sizing.notes:
-        yield Section(name="notes", title="Assumed", blocks=(Bullets(tuple(answer.sizing.notes)),))
+    notes = (*answer.sizing.notes, *((answer.speed.note,) if answer.fits else ()))
+    if notes:
+        yield Section(name="notes", title="Assumed", blocks=(Bullets(notes),))
 
 
 def _marked(name: str, text: str) -> Cell:
@@ -71,6 +75,30 @@ def _cache(answer: KvCache) -> Section:
     )
     shown = grid("<><", ((name, number, quiet(note)) for name, number, note in rows))
     return Section(name="cache", title="KV cache", blocks=(shown,))
+
+
+def _speed(answer: KvCache) -> Section:
+    """Section on the time to the first token and the tokens a second, by requests and their tokens."""
+    titles = ("at once", "tokens", "first, ms", "95 %", "token, ms", "95 %", "tokens/s")
+    rows = (
+        (
+            f"{load.num_requests:,}",
+            f"{load.context:,}",
+            *_milliseconds(load.first_token_seconds),
+            *_milliseconds(load.token_seconds),
+            rate(load.tokens_per_second),
+        )
+        for load in answer.speed.loads
+    )
+    return Section(name="speed", title="Speed", blocks=(table(map(right, titles), rows),))
+
+
+def _milliseconds(seconds: StepSeconds | None) -> tuple[str, Cell]:
+    """Likely milliseconds, and the interval with 95 % confidence."""
+    if seconds is None:
+        return "–", quiet("")
+    low, likely, high = (three_digits(1000 * each) for each in (seconds.low, seconds.likely, seconds.high))
+    return likely, quiet(f"{low} to {high}")
 
 
 def _layers(answer: KvCache) -> str:

@@ -100,7 +100,8 @@ def kv(
 
     Prints what weights, the pass that the engine starts with, and memory outside PyTorch take of the card;
     how many tokens the rest holds, in how many blocks; the longest sequence, and how many requests there may
-    be at once. No GPU is needed.
+    be at once; on cards that servers were measured on, how soon a request has its first token and how many
+    follow a second. No GPU is needed.
 
     Exit codes: 0 there is room for a KV cache; 3 there is none; 2 wrong options; 4 the model cannot be built.
     """

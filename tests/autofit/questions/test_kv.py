@@ -35,6 +35,23 @@ def test_the_document_adds_up() -> None:
     assert cache["layers"] == {"full attention": 32}
 
 
+def test_the_document_says_how_fast_the_server_is() -> None:
+    document = json.loads(ask(length=4096).to_json())
+    room = document["kv_cache"]["num_requests"]
+    assert max(each["num_requests"] for each in document["loads"] if each["context"] == 4096) == room
+    load = document["loads"][0]
+    assert load["token_seconds"]["low"] < load["token_seconds"]["likely"] < load["token_seconds"]["high"]
+    assert load["first_token_seconds"]["likely"] > load["token_seconds"]["likely"]
+    assert document["speed_note"].startswith("seconds: a token of vllm")
+
+
+@pytest.mark.parametrize("gpu", ["t4", "rtx-4090"])
+def test_no_seconds_are_an_empty_list_and_a_reason(gpu: str) -> None:
+    document = json.loads(ask(gpu).to_json())
+    assert document["loads"] == []
+    assert document["speed_note"].startswith("no seconds are stated, as ")
+
+
 @pytest.mark.parametrize(
     ("engine", "words"),
     [

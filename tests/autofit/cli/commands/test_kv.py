@@ -34,6 +34,15 @@ def test_it_prints_the_parts_the_cache_and_the_command(autofit: Autofit) -> None
     assert "vllm serve llama --gpu-memory-utilization 0.9 --max-num-batched-tokens 8192" in done.out
 
 
+def test_it_prints_how_fast_the_server_is(autofit: Autofit) -> None:
+    done = ask(autofit, "--length", "2048")
+    for words in ("Speed", "first, ms", "token, ms", "tokens/s", "usually within"):
+        assert words in done.out
+    done = ask(autofit, gpu="rtx-4090")
+    assert "Speed" not in done.out
+    assert "no seconds are stated" in done.out
+
+
 def test_it_prints_one_document(autofit: Autofit) -> None:
     done = ask(autofit, "--json", "--engine", "sglang")
     document: dict[str, Any] = json.loads(done.out)
