@@ -57,6 +57,16 @@ class Budget:
         """Bytes that PyTorch's allocator may reserve."""
         return self.device_total_bytes - self.context_bytes - self.other_bytes - self.margin_bytes
 
+    @property
+    def most_usable_bytes(self) -> int:
+        """Bytes that the allocator could reserve if as little as possible is held outside it.
+
+        A configuration that needs less than this, and more than `usable_bytes`, may fit: what NCCL takes is
+        known within 1.5 GiB only.
+        """
+        spared = 0 if self.context is None else self.context_bytes - self.context.low_bytes
+        return self.usable_bytes + spared
+
 
 def make_budget(
     device_total_bytes: int,
@@ -190,7 +200,7 @@ def assumed_context(
     said, wheel = _assumption(names.context, context, name), _assumed_wheel(architecture, torch_release)
     if not mesh:
         return context, (said, *wheel)
-    nccl = communicators_interval(mesh, architecture, num_ranks)
+    nccl = communicators_interval(mesh, architecture, num_ranks, card)
     whole = ContextInterval(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,

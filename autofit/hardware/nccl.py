@@ -6,7 +6,8 @@ https://github.com/pytorch/pytorch/pull/130877). One took 1.6 GB where three and
 (https://github.com/NVIDIA/nccl/issues/864). A communicator has:
 
 - channels, two to four over PCIe, 24 over the NVLinks of an A100: their number depends on the links between
-  the cards, which no prediction knows;
+  the cards. The likely size of a named card is for the links that it is sold with
+  (`autofit_workers.replay.time.collectives.network_of`); bridges and other boards are in the interval;
 - for each channel and each neighbour in its ring and tree 12 MiB, in pages of 2 MiB: buffers of 4 MiB for the
   protocol Simple (`NCCL_BUFFSIZE`), 4.7 for LL128 and 0.5 for LL (`p2pSendSetup` and `p2pRecvSetup` of
   src/transport/p2p.cc; 10,485,760 and 2,097,152 bytes in https://github.com/NVIDIA/nccl/issues/1685).
@@ -27,12 +28,22 @@ import math
 from collections.abc import Sequence
 
 from autofit.hardware.context import ContextInterval
+from autofit.hardware.gpus import catalogue
+from autofit_workers.replay.time.collectives import network_of
 from autofit_workers.spec.architecture import Architecture
 
 _MIB = 1024**2
+_NAME_OF_PCIE = "pcie"
 
-# Two channels over PCIe with two connections each, and a communicator's memory besides its channels.
-_LOW_MIB = 100
+# A communicator's memory besides its channels, and that of each connection of a channel, see above.
+_BESIDE_MIB, _CONNECTION_MIB = 52, 12
+# Two channels over PCIe with two connections each.
+_LOW_MIB = _BESIDE_MIB + 2 * 2 * _CONNECTION_MIB
+# Four channels over PCIe: a pair sends and receives, more ranks have neighbours in a tree too. Two RTX 4090,
+# whose contexts hold 473 to 504 MiB, left PyTorch 22.7 of their 23.6 GiB in FSDP's training: at most 492 MiB
+# for both (AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md).
+_PCIE_OF_TWO_MIB = _BESIDE_MIB + 4 * 2 * _CONNECTION_MIB
+_PCIE_MIB = _BESIDE_MIB + 4 * 4 * _CONNECTION_MIB
 # A 4 MB all-reduce on four A100s with NVLink: https://github.com/NVIDIA/nccl/issues/964
 _LIKELY_OF_TWO_MIB, _LIKELY_MIB = 544, 688
 # "about 1.6GB" for the first communicator: https://github.com/NVIDIA/nccl/issues/864
@@ -45,7 +56,9 @@ _NVLS_OF_HOPPER = ((32, 8),)
 _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
 
-def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
+def communicator_interval(
+    num_ranks: int, architecture: str | None = None, card: str | None = None
+) -> ContextInterval:
     """Memory that NCCL holds on a rank for one communicator: low, likely and high bytes.
 
     Args:
@@ -53,18 +66,26 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
             communicator.
         architecture: architecture of the cards; None if unknown. Only with it the memory for NVLink SHARP is
             counted.
+        card: key or CUDA name of the cards; None if unknown. Only with it their links are known.
     """
-    likely = _LIKELY_OF_TWO_MIB if num_ranks == 2 else _LIKELY_MIB
+    is_pair, is_over_pcie = num_ranks == 2, _is_over_pcie(card)
+    if is_over_pcie:
+        likely, where = _PCIE_OF_TWO_MIB if is_pair else _PCIE_MIB, "over four channels of PCIe"
+    else:
+        likely, where = _LIKELY_OF_TWO_MIB if is_pair else _LIKELY_MIB, "on A100s with NVLink"
     return ContextInterval(
         low_bytes=_LOW_MIB * _MIB,
         likely_bytes=likely * _MIB,
         high_bytes=(_HIGH_MIB + _nvls_mib(num_ranks, architecture)) * _MIB,
-        basis="as others saw it, the likely on A100s with NVLink; the links of the cards decide",
+        basis=f"as others saw it, the likely {where}; the links of the cards decide",
     )
 
 
 def communicators_interval(
-    degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
+    degrees: Sequence[int],
+    architecture: str | None = None,
+    num_ranks: int | None = None,
+    card: str | None = None,
 ) -> ContextInterval:
     """Memory that NCCL holds on a rank for all its process groups: low, likely and high bytes.
 
@@ -79,16 +100,24 @@ def communicators_interval(
         degrees: number of ranks in each dimension of the mesh or other process group, 2 or more.
         architecture: architecture of the cards; None if unknown.
         num_ranks: number of all ranks; None for the product of `degrees`, as in a mesh.
+        card: key or CUDA name of the cards; None if unknown.
     """
-    parts = [communicator_interval(degree, architecture) for degree in degrees]
+    parts = [communicator_interval(degree, architecture, card) for degree in degrees]
     whole = num_ranks or math.prod(degrees)
-    spare = [] if whole in degrees else [communicator_interval(whole, architecture)]
+    spare = [] if whole in degrees else [communicator_interval(whole, architecture, card)]
     return ContextInterval(
         low_bytes=max(part.low_bytes for part in parts),
         likely_bytes=sum(part.likely_bytes for part in parts),
         high_bytes=sum(part.high_bytes for part in (*parts, *spare)),
         basis=parts[0].basis if len(parts) == 1 else f"{len(parts)} communicators, each {parts[0].basis}",
     )
+
+
+def _is_over_pcie(card: str | None) -> bool:
+    """Whether the catalogue has a card, by its key or CUDA name, and sells it joined by PCIe alone."""
+    gpu = next((each for key, each in catalogue().items() if card in (key, each.name)), None)
+    network = None if gpu is None else network_of(gpu.name, gpu.architecture)
+    return network is not None and network.name == _NAME_OF_PCIE
 
 
 def _nvls_mib(num_ranks: int, architecture: str | None) -> int:

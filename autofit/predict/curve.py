@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
-from autofit.explain.timing import Timing
+from autofit.explain.timing import GenerationTime, Timing
 from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.confidence import Residuals
@@ -405,6 +405,7 @@ class PredictedCurve:
             step_seconds=seconds,
             samples_per_second=None if time is None or seconds is None else time.samples_per_second,
             step_time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
+            generation=self._generation(time),
             phases=PhasePeaks(functools.partial(self._phases, on_card)),
             seen=SeenPart.of(trace, batch_size),
             lengths=lengths,
@@ -487,6 +488,12 @@ class PredictedCurve:
             self.card,
             conv_cost=lambda: self.conv_cost(batch_size, budget_bytes),
         )
+
+    def _generation(self, time: StepTime | None) -> GenerationTime | None:
+        """Predicted times of a text generation's tokens; None for other steps, or without a step time."""
+        if time is None or self.knobs.new_tokens is None:
+            return None
+        return time.of_tokens(self.knobs.new_tokens, time.samples)
 
     @property
     def mode(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
-from autofit.explain.timing import StepSeconds
+from autofit.explain.timing import GenerationTime, StepSeconds
 from autofit.predict.confidence import Calibration
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
@@ -253,6 +253,7 @@ class Estimate:
         samples_per_second: likely samples per second; None as `step_seconds`. A step that accumulates more
             than two batches is predicted with two.
         step_time_note: sentence on what the step time is based on, or on why there is none.
+        generation: predicted times of a text generation's tokens; None for other steps.
         phases: the allocated peak of each phase, in their order; empty where the trace has no phases.
         seen: the part of the run that was traced, which the prediction covers; None for a text generation.
         growth: source lines that keep more memory with each step, the one that keeps the most first.
@@ -308,6 +309,7 @@ class Estimate:
     step_seconds: StepSeconds | None = None
     samples_per_second: float | None = None
     step_time_note: str = ""
+    generation: GenerationTime | None = None
     phases: Sequence[PhasePeak] = ()
     seen: SeenPart | None = None
     growth: tuple[LineGrowth, ...] = ()

@@ -23,7 +23,7 @@ def test_rows_have_the_links_of_their_ranks(tmp_path: Path) -> None:
     assert between.network is None
     assert joined.network is not None
     assert by_pcie.network is not None
-    assert (joined.network.name, by_pcie.network.name) == ("nvlink", "pcie")
+    assert (joined.network.name, by_pcie.network.name) == ("nvlink3", "pcie")
     assert (joined.exchange, joined.seconds) == (Exchange.ALL_REDUCE, 0.0005)
     assert by_pcie.predicted_seconds > joined.predicted_seconds
 

@@ -81,6 +81,14 @@ def test_runs_of_several_cards_or_fused_ones_are_left_out(tmp_path: Path) -> Non
     assert (row.setting.model, row.setting.mode, row.seconds) == ("opt_13-2048", "infer", 3.5)
 
 
+def test_the_summary_says_how_many_lie_in_their_intervals() -> None:
+    timed = [
+        Timed(group="step", card="T4", name="", predicted_seconds=1.1, seconds=1.0, sigma=sigma)
+        for sigma in (0.07, 0.08)
+    ]
+    assert all(line.endswith(" 50%") for line in list(summary(timed))[1:])
+
+
 def test_the_summary_has_a_line_for_each_group_and_card() -> None:
     timed = [
         Timed(group="add", card=card, name="", predicted_seconds=1.1, seconds=1.0) for card in ("T4", "L4")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UnknownGpuError
-from autofit.explain.timing import StepSeconds
+from autofit.explain.timing import GenerationTime, StepSeconds
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
@@ -26,9 +26,9 @@ from autofit_workers.replay.time.constants import constants
 from autofit_workers.replay.time.costs import Costs
 from autofit_workers.replay.time.interval import HOST, Confidence, TimeResiduals, time_residuals
 from autofit_workers.replay.time.kernels import KernelClass
-from autofit_workers.replay.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
+from autofit_workers.replay.time.lines import BatchDependentWorkError, EventWait, StepWork, WorkLines, work_of
 from autofit_workers.replay.time.speeds import speeds_of
-from autofit_workers.replay.time.step import StepClock, clocked, step_seconds
+from autofit_workers.replay.time.step import StepClock, clocked, step_seconds, whole_clock
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
@@ -38,7 +38,6 @@ from autofit_workers.spec.trace import Trace
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # policies that times were measured with
 _MOST_NAMED = 3  # classes of kernels in a sentence
 _MOST_STEPS = 128  # whose work is cached
-EAGER = "it is of the eager step, torch.compile changes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,8 @@ class ClockedStep:
         conv_cost: time of convolutions, divided by that with cuDNN's own choice of kernels.
         late: share by which the step gets longer if collectives between ranks take
             `TimeResiduals.exchange_factor` times as long as predicted.
+        first, last: the same of a text generation's first pass, for the prompts, and of its last one that was
+            traced, each by itself; None for other steps, or without passes after the first.
     """
 
     step: StepWork
@@ -59,6 +60,13 @@ class ClockedStep:
     costs: Costs
     conv_cost: float
     late: float = 0.0
+    first: StepClock | None = None
+    last: StepClock | None = None
+
+    @property
+    def whole(self) -> StepClock:
+        """Times of the step with the passes of a text generation that were not traced."""
+        return whole_clock(self.step, self.clock, self.last if self.step.repeated else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,9 @@ class StepTime:
         scale: the correction by measured steps of the workload on the card; None if there are none.
         model: digest of the constants of the time model that the prediction was made with.
         links: the links between ranks that were assumed, in words; empty for a single process.
+        first_seconds: of a text generation, the likely seconds to its first token, without the correction by
+            measured steps; None for other steps.
+        first_confidence, token_confidence: how certain these are, and the seconds of a later token.
     """
 
     likely_seconds: float
@@ -83,15 +94,33 @@ class StepTime:
     scale: Scale | None = None
     model: str = ""
     links: str = ""
+    first_seconds: float | None = None
+    first_confidence: Confidence | None = None
+    token_confidence: Confidence | None = None
 
     @property
     def stated(self) -> StepSeconds | None:
         """Step time in seconds with its interval; None if it is too uncertain to be shown."""
-        if not self.confidence.is_stated:
+        return _stated(self.likely_seconds, self.confidence)
+
+    def of_tokens(self, new_tokens: int, num_prompts: int) -> GenerationTime | None:
+        """Times of a text generation's tokens; None for other steps.
+
+        Args:
+            new_tokens: tokens that the step generates after each prompt.
+            num_prompts: number of prompts.
+        """
+        if self.first_seconds is None or self.first_confidence is None:
             return None
-        low, high = self.confidence.ends(self.likely_seconds, 0.95)
-        low_80, high_80 = self.confidence.ends(self.likely_seconds, 0.80)
-        return StepSeconds(low=low, likely=self.likely_seconds, high=high, low_80=low_80, high_80=high_80)
+        first = self.first_seconds * self.likely_seconds / self.unscaled_seconds
+        later = None
+        if new_tokens > 1 and self.token_confidence is not None:
+            later = _stated((self.likely_seconds - first) / (new_tokens - 1), self.token_confidence)
+        return GenerationTime(
+            first_token_seconds=_stated(first, self.first_confidence),
+            token_seconds=later,
+            tokens_per_second=None if later is None else num_prompts / later.likely,
+        )
 
     @property
     def samples_per_second(self) -> float:
@@ -110,11 +139,20 @@ class StepTime:
     @property
     def _rests_on(self) -> str:
         if self.scale is not None and self.confidence.is_stated:
-            return f"step time: {self.scale.in_words}; {EAGER}"
+            return f"step time: {self.scale.in_words}"
         if self.confidence.is_stated:
-            return f"step time: usually within {100 * self.confidence.sigma:.0f}% of a measured one; {EAGER}"
+            return f"step time: usually within {100 * self.confidence.sigma:.0f}% of a measured one"
         why = _unmeasured(self.confidence) or "measured times of such steps vary too much"
         return f"no step time is given, as {why}"
+
+
+def _stated(likely: float, confidence: Confidence) -> StepSeconds | None:
+    """Seconds with their intervals; None if they are too uncertain to be shown."""
+    if not confidence.is_stated:
+        return None
+    low, high = confidence.ends(likely, 0.95)
+    low_80, high_80 = confidence.ends(likely, 0.80)
+    return StepSeconds(low=low, likely=likely, high=high, low_80=low_80, high_80=high_80)
 
 
 def _unmeasured(confidence: Confidence) -> str:
@@ -149,6 +187,7 @@ _WORDS: Mapping[str, str] = {
     KernelClass.RECURRENT: "recurrent layers",
     KernelClass.TRANSFER: "copies between CPU and GPU",
     KernelClass.ALL_REDUCE: "all-reduces",
+    KernelClass.GATHER: "all-gathers, reduce-scatters and all-to-alls",
     KernelClass.COLLECTIVE: "collectives over these links",
     KernelClass.OTHER: "operators that autofit does not know",
     HOST: "kernel launches",
@@ -271,10 +310,13 @@ class Timer:
         scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
+        scaled = functools.partial(self._residuals.scaled, is_of_setting=scale.is_of_setting)
         return dataclasses.replace(
             time,
             likely_seconds=time.unscaled_seconds * scale.factor,
-            confidence=self._residuals.scaled(time.confidence, is_of_setting=scale.is_of_setting),
+            confidence=scaled(time.confidence),
+            first_confidence=None if time.first_confidence is None else scaled(time.first_confidence),
+            token_confidence=None if time.token_confidence is None else scaled(time.token_confidence),
             scale=scale,
         )
 
@@ -289,29 +331,42 @@ class Timer:
             host_waits=step.host_waits,
             event_waits=step.event_waits,
             convolution_cost=conv_cost,
+            host_cost=costs.host.generation if step.first_calls else 1.0,
         )
         clock = clock_at()
         late = 0.0
         if clock.exchange_seconds:
             late = clock_at(exchange_cost=self._residuals.exchange_factor(clock)).seconds / clock.seconds - 1
-        return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost, late=late)
+        first = last = None
+        if step.first_calls:
+            end = len(step.calls)
+            first = _clocked_part(step, costs, conv_cost, (0, step.first_calls))
+            start = step.first_calls if step.repeated is None else end - step.repeated.num_calls
+            last = _clocked_part(step, costs, conv_cost, (start, end)) if start < end else None
+        return ClockedStep(
+            step=step, clock=clock, costs=costs, conv_cost=conv_cost, late=late, first=first, last=last
+        )
 
     def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs, parallel: Parallel) -> StepTime:
         """Predicted time of a whole step, from the times of its operators."""
         family, _ = split_conv_algo(knobs.conv_algo)
         seconds, network = step_seconds(found.step, found.clock), found.costs.network
+        of = functools.partial(
+            self._residuals.of,
+            speeds=found.costs.speeds,
+            conv_algo="" if family in _CUDNN_CHOOSES else family,
+            late=found.late,
+        )
         return StepTime(
             likely_seconds=seconds,
             unscaled_seconds=seconds,
             model=found.costs.constants.digest,
             links="" if network is None or not parallel else network.in_words(found.step.groups),
             samples=batch_size * knobs.num_passes(batch_size) * parallel.num_replicas,
-            confidence=self._residuals.of(
-                found.clock,
-                found.costs.speeds,
-                conv_algo="" if family in _CUDNN_CHOOSES else family,
-                late=found.late,
-            ),
+            confidence=of(found.whole),
+            first_seconds=None if found.first is None else found.first.seconds,
+            first_confidence=None if found.first is None else of(found.first),
+            token_confidence=None if found.last is None else of(found.last),
         )
 
     def _work(self, lines: StepLines, batch_size: int) -> StepWork | None:
@@ -359,6 +414,28 @@ class Timer:
                 network=network_of(speeds.name, speeds.architecture),
             )
         return self._costs[key]
+
+
+def _clocked_part(step: StepWork, costs: Costs, conv_cost: float, part: tuple[int, int]) -> StepClock:
+    """Predicted times of some passes of a text generation by themselves.
+
+    Args:
+        part: the numbers of their first call, and of the first one after them.
+    """
+    start, stop = part
+    return clocked(
+        step.calls[start:stop],
+        step.in_backward[start:stop],
+        costs,
+        host_waits=[wait - start for wait in step.host_waits if start <= wait < stop],
+        event_waits=[
+            EventWait(wait.number - start, wait.call - start)
+            for wait in step.event_waits
+            if start <= wait.call and wait.number < stop
+        ],
+        convolution_cost=conv_cost,
+        host_cost=costs.host.generation,
+    )
 
 
 def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.hardware.budget import make_budget
+from autofit.hardware.budget import assumed_context, make_budget
 from autofit.hardware.nccl import communicator_interval, communicators_interval
 
 MIB = 1 << 20
@@ -51,3 +51,19 @@ def test_a_budget_leaves_room_for_what_switches_take():
         return (ranks.context_bytes - alone.context_bytes) // MIB
 
     assert left_out("sm_90") - left_out("sm_80") == 256
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8])
+def test_the_likely_size_is_for_the_links_that_a_card_is_sold_with(num_ranks):
+    unknown = communicator_interval(num_ranks, "sm_89")
+    for card in ("rtx-4090", "NVIDIA GeForce RTX 4090"):
+        over_pcie = communicator_interval(num_ranks, "sm_89", card)
+        assert over_pcie.low_bytes == unknown.low_bytes < over_pcie.likely_bytes < unknown.likely_bytes
+        assert over_pcie.high_bytes == unknown.high_bytes
+    assert communicator_interval(num_ranks, "sm_80", "a100-80g") == communicator_interval(num_ranks, "sm_80")
+
+
+def test_two_cards_of_24_gb_leave_what_a_run_reserved_of_them():
+    """AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: 22.69 GiB of the 24217 MiB that drivers of then told."""
+    outside, _ = assumed_context("sm_89", "rtx-4090", (2,))
+    assert outside.low_bytes < outside.likely_bytes <= 24217 * MIB - int(22.69 * GIB)

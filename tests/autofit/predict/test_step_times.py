@@ -17,7 +17,10 @@ from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.time.interval import HOST, Confidence, Residual
 from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Mark, Repetition, Trace
+from tests.autofit.conftest import step_trace
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
+from tests.workers.replay.time.steps_by_hand import elementwise, product, trace_of_works
 
 RTX_3090 = card_named("rtx-3090")
 KNOBS = Knobs()
@@ -156,3 +159,50 @@ def test_what_varies_too_much_is_not_stated(workload: Any, worker: Any) -> None:
     wide = dataclasses.replace(MEASURED_TIMES, cards={"sm_86": Residual(sigma=0.5, num_rows=50)})
     predictor = Predictor(workload, worker, time_residuals=wide, plans=FormulaPlans)
     assert "vary too much" in predictor.estimate(KNOBS, RTX_3090, 8).step_time_note
+
+
+def generation(batch_size: int, *, rows: int = 4096) -> Trace:
+    """Trace of a prompt's pass of 20 products, and of two passes of one product each for later tokens."""
+    works = [*[product(batch_size * rows, 4096, 4096)] * 20, *[product(batch_size * rows, 64, 4096)] * 2]
+    traced = trace_of_works(works, batch_size, repetition=Repetition(start=21, num_allocations=0, times=98))
+    decode = [Mark(position=at, name="step 1 decode") for at in (20, 21)]
+    trace = dataclasses.replace(step_trace(batch_size), mode="generate", work=traced.work)
+    return dataclasses.replace(trace, repetition=traced.repetition, marks=(*trace.marks[:3], *decode))
+
+
+def test_a_generation_states_its_first_token_and_tokens_a_second(workload: Any, worker: Any) -> None:
+    worker.trace_at = generation
+    predictor = Predictor(workload, worker, time_residuals=MEASURED_TIMES, plans=FormulaPlans)
+    estimate = predictor.estimate(Knobs(new_tokens=101), RTX_3090, 8)
+    step, found = estimate.step_seconds, estimate.generation
+    assert step is not None
+    assert found is not None
+    first, later = found.first_token_seconds, found.token_seconds
+    assert first is not None
+    assert later is not None
+    assert first.low < first.likely < first.high
+    assert first.likely + 100 * later.likely == pytest.approx(step.likely)
+    assert first.likely > 10 * later.likely
+    assert found.tokens_per_second == pytest.approx(8 / later.likely)
+
+
+def test_a_generation_that_waits_for_the_host_states_its_first_token_alone(
+    workload: Any, worker: Any
+) -> None:
+    worker.trace_at = lambda batch_size: dataclasses.replace(
+        generation(batch_size),
+        work=trace_of_works(
+            [*[product(batch_size * 4096, 4096, 4096)] * 20, *[elementwise(8)] * 2], batch_size
+        ).work,
+    )
+    classes = {name: each for name, each in MEASURED_TIMES.classes.items() if name != HOST}
+    residuals = dataclasses.replace(MEASURED_TIMES, classes=classes)
+    predictor = Predictor(workload, worker, time_residuals=residuals, plans=FormulaPlans)
+    found = predictor.estimate(Knobs(new_tokens=101), RTX_3090, 8).generation
+    assert found is not None
+    assert found.first_token_seconds is not None
+    assert (found.token_seconds, found.tokens_per_second) == (None, None)
+
+
+def test_a_step_that_is_no_generation_has_no_tokens(timed: Predictor) -> None:
+    assert timed.estimate(KNOBS, RTX_3090, 8).generation is None

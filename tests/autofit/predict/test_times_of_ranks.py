@@ -100,10 +100,18 @@ def test_timed_all_reduces_are_behind_the_seconds_of_a_node_that_they_are_of(
     assert time.stated is not None
 
 
+def test_gathered_tensors_state_seconds_over_links_that_were_timed(
+    workload: WorkloadRef, worker: Any
+) -> None:
+    time = time_of(workload, worker, 4 * 10**9, card=A100, operator="c10d._allgather_base_")
+    assert time is not None
+    assert time.stated is not None
+
+
 @pytest.mark.parametrize(
     ("of_trace", "card"),
     [
-        ({"operator": "c10d._allgather_base_"}, A100),
+        ({"operator": "c10d.broadcast_"}, A100),
         ({"parallel": "ddp:16"}, A100),  # on two nodes
         ({}, RTX_3090),  # whose links nobody timed
     ],

@@ -6,6 +6,7 @@ import functools
 
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
+from autofit_workers.replay.plans.device_properties import DeviceProperties
 from autofit_workers.replay.time.speeds import Speeds, speeds_of, sustained
 
 _KEYS = {
@@ -13,6 +14,12 @@ _KEYS = {
     "a100": "a100-80g",
     "h100": "h100-80g",
     "a40": "a40",
+    "a100_sxm": "a100-80g",
+    "h100_sxm": "h100-80g",
+    "h200_sxm": "h200",
+    "b200_sxm": "b200",
+    "gb200": "gb200",
+    "l40s": "l40s",
 }
 
 
@@ -59,3 +66,43 @@ _OTHERS["Tesla_V100-PCIE-32GB"] = _OTHERS["Tesla V100-PCIE-32GB"]
 _OTHERS["Tesla_P100-PCIE-16GB"] = _OTHERS["Tesla P100-PCIE-16GB"]
 _OTHERS["Tesla_P4"] = _OTHERS["Tesla P4"]
 _KEYS["Tesla_T4"] = "t4"
+
+
+def _of_chip(  # noqa: PLR0917 - a row of the table below
+    name: str, architecture: str, num_sms: int, mhz: int, memory_mhz: int, bus_bits: int, l2_kib: int
+) -> Speeds:
+    return speeds_of(
+        DeviceProperties(
+            name=name,
+            architecture=architecture,
+            num_sms=num_sms,
+            total_bytes=0,
+            sm_clock_khz=mhz * 1000,
+            memory_clock_khz=memory_mhz * 1000,
+            memory_bus_bits=bus_bits,
+            l2_bytes=l2_kib * 1024,
+        )
+    )
+
+
+# Cards of NVIDIA's wheel that the catalogue lacks, by the wheel's names. A B300 has the multiprocessors and
+# clock of a B200 (2,250 TFLOPS in bfloat16 by both data sheets), a GB300's are of openxla/xla
+# (gb300.txtpb), the Server Edition's clock of the wheel (rtx_pro_6000_server.yaml).
+_OTHERS["b300_sxm"] = _of_chip("NVIDIA B300", "sm_100", 148, 1965, 3996, 7936, 132352)
+_OTHERS["gb300"] = _of_chip("NVIDIA GB300", "sm_100", 152, 2070, 3996, 7936, 132352)
+_OTHERS["rtx_pro_6000_server"] = _of_chip(
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120", 188, 2430, 14001, 512, 131072
+)
+# Intel's Arc Pro B60: 20 Xe cores at 2.4 GHz, 98.3 TFLOPS in bfloat16 and, without matrix units for it, in
+# fp8, 12.3 in float32, 456 GB/s, 18 MiB of cache (Intel's product brief). No constants are Intel's: those
+# of its class.
+_OTHERS["b60"] = Speeds(
+    name="Intel Arc Pro B60",
+    architecture="sm_120",
+    num_units=20,
+    flops={"float32": 12.3e12, "float16": 98.3e12, "bfloat16": 98.3e12, "float8_e4m3fn": 98.3e12},
+    vector_flops=12.3e12,
+    bandwidth=456e9,
+    cache_bytes=18 * 2**20,
+    clock=2.4e9,
+)

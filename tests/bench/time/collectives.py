@@ -150,7 +150,7 @@ def fit(rows: Sequence[ExchangeRow]) -> None:
     """Prints bandwidths, and what links of a kind have in common."""
     for kind in ("nvlink", "pcie"):
         reduced = (row for row in rows if row.exchange is Exchange.ALL_REDUCE)
-        joined = [row for row in reduced if row.network is not None and row.network.name == kind]
+        joined = [row for row in reduced if row.network is not None and row.network.name.startswith(kind)]
         if joined:
             _fit_kind(kind, joined)
 

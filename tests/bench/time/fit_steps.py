@@ -3,6 +3,9 @@
     python tests/bench/time/fit_steps.py               print constants.toml's lines, fitted on all rows
     python tests/bench/time/fit_steps.py --folds 6     and how families fare that were left out of the fit
 
+Forward passes of the same PyTorch, of networks with grouped convolutions in channels last, have a part in the
+fit: a step alone does not tell how long the passes of a convolution take. They are not scored.
+
 A step's seconds are the sum of its kernels' (large batches: the device decides). Kernels of classes that have
 tables of their own keep their constants; the others' are found by least squares of log(predicted / measured),
 softened for rows that are far off, and drawn towards where they start. The forms are those of
@@ -17,7 +20,7 @@ import random
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,14 @@ _QUANTIZED = {"matmul": 0.64}
 _BANDWIDTHS = {"matmul": 0.8, "elementwise": 0.87, "copy": 0.8, "reorder": 0.5}
 _OF_CONVOLUTIONS = {"depthwise_convolution": 0.4, "grouped_convolution": 0.4}
 _HIGHEST = {"bandwidth": 1.0, "copied": 1.0, "vector": 1.2, "efficiency": 1.5, "most": 0.9, "overlapped": 1.0}
+# Groups that cuDNN 8 has kernels of their width for: their channels, and what their number is a multiple of.
+_OWN = {
+    "fprop channels_last": ((4, 8, 32), 2),
+    "backward channels_last": ((4, 8, 16, 32), 8),
+    "wide backward channels_last": ((), 1),
+    "contiguous": ((4, 8, 16, 24, 32, 48, 64), 8),
+}
+_EVALUATIONS = 16
 _SOFT = 0.06  # from this error on a row counts less
 _PRIOR_WEIGHT = 0.03
 _RESIDENT = 32768
@@ -64,7 +75,10 @@ class Rows:
         numbers: dict[Kernel, int] = {}
         entries = []
         for place, (_, calls) in enumerate(rows):
-            times = Counter(kernel for call in calls for kernel in kernels_of(call.work, allow_tf32=True))
+            times: Counter[Kernel] = Counter()
+            for work, times_called in Counter(call.work for call in calls).items():
+                for kernel in kernels_of(work, allow_tf32=True):
+                    times[kernel] += times_called
             entries += [(place, numbers.setdefault(each, len(numbers)), n) for each, n in times.items()]
         self.kernels = list(numbers)
         where, which, times_run = zip(*entries, strict=True)
@@ -76,12 +90,14 @@ class Rows:
         sides = np.array([(each.m, each.n, each.k, each.batch) for each in products], float)
         self.m, self.n, self.k, self.batch = sides.T
         self.names = np.array([class_name(each) for each in self.kernels])
-        self.has_own = np.array([each.variant.endswith(" own") for each in self.kernels])
+        self.taps = np.array([max(each.num_taps, 1) for each in self.kernels], float)
+        self.is_dilated = np.array([each.is_dilated for each in self.kernels])
+        self.is_strided = np.array([each.is_strided for each in self.kernels])
 
 
 def class_name(kernel: Kernel) -> str:
-    """What constants are named by; groups with kernels of their own have all but a factor of the others."""
-    return f"{kernel.kind} {kernel.variant.removesuffix(' own')}".strip()
+    """What constants are named by."""
+    return f"{kernel.kind} {kernel.variant}".strip()
 
 
 class Model:
@@ -122,9 +138,13 @@ class Model:
             if kind == "grouped_convolution":
                 yield f"{name}|rate", (0.02, 1.0)
                 yield f"{name}|most", (0.5, 0.5)
-                yield f"{name}|width_power", (0.5, 0.5)
-                yield f"{name}|groups_power", (0.5, 0.5)
-                yield f"{name}|own", (2.0, 1.0)
+                yield f"{name}|width_power", ((1.0, 0.1) if "wide" in name else (0.5, 0.5))
+                if "contiguous" in name:
+                    yield f"{name}|groups_power", (0.5, 0.5)
+                else:
+                    yield f"{name}|strided", (0.5, 1.0)
+                if self._own_of(name)[0]:
+                    yield f"{name}|own", (2.0, 1.0)
             if kind == "depthwise_convolution":
                 yield f"{name}|vector", (0.3, 0.6)
                 yield f"{name}|taps_power", (0.1, 1.0)
@@ -139,6 +159,10 @@ class Model:
         yield "convolution|half_resident", (4000.0, loose)
         yield "convolution|overlapped", (0.6, 0.3)
         yield "|launch", (self._speeds.launch_seconds, 0.5)
+
+    def _own_of(self, name: str) -> tuple[tuple[int, ...], int]:
+        """Channels of groups with kernels of their own, and what the number of groups is a multiple of."""
+        return _OWN[name.partition(" ")[2]]
 
     def seconds(self, point: Any) -> Any:
         """Of each different kernel."""
@@ -164,8 +188,15 @@ class Model:
             taps = np.maximum(np.where(m < k, n, k), 1)
             arithmetic = flops / (self._speeds.vector_flops * of["vector"] * (9 / taps) ** of["taps_power"])
         elif "rate" in of:
-            share = of["rate"] * np.minimum(m, n) ** of["width_power"] * batch ** of["groups_power"]
-            share = np.minimum(share * np.where(rows.has_own[places], of["own"], 1.0), of["most"])
+            width = np.minimum(m, n)
+            share = of["rate"] * width ** of["width_power"] * batch ** of.get("groups_power", 0.0)
+            if "wide" in name:  # as long for each element, whatever the filter
+                share *= rows.taps[places] / 9
+            widths, multiple = self._own_of(name)
+            has_own = np.isin(width, widths) & (batch % multiple == 0) & ~rows.is_dilated[places]
+            strided = np.where(rows.is_strided[places], of.get("strided", 1.0), 1.0)
+            share *= np.where(has_own, of.get("own", 1.0), strided)
+            share = np.minimum(share, of["most"])
             arithmetic = flops / (self._flops[places] * share)
         elif "efficiency" in of:
             kind = name.split(maxsplit=1)[0]
@@ -222,7 +253,13 @@ class Model:
 
         start = np.clip(self.start, lowest + 1e-3, highest - 1e-3)
         found = optimize.least_squares(
-            residuals, start, bounds=(lowest, highest), diff_step=0.02, max_nfev=12, ftol=1e-4, xtol=1e-4
+            residuals,
+            start,
+            bounds=(lowest, highest),
+            diff_step=0.02,
+            max_nfev=_EVALUATIONS,
+            ftol=1e-4,
+            xtol=1e-4,
         )
         return found.x
 
@@ -241,10 +278,10 @@ def left_out(model: Model, rows: Rows, num_folds: int) -> Any:
     return errors
 
 
-def layouts_chosen(rows: Rows, errors: Any) -> str:
+def layouts_chosen(scored: Sequence[tuple[TimedRow, float]]) -> str:
     """How often the faster of two layouts is found where they differ enough, and what the choice costs."""
     pairs: defaultdict[Any, dict[str, tuple[float, float]]] = defaultdict(dict)
-    for row, error in zip(rows.rows, errors, strict=True):
+    for row, error in scored:
         real = row.step_seconds / row.batch_size
         pairs[row.model, row.setting.image_size][row.layout] = (real, real * math.exp(error))
     both = [each for each in pairs.values() if len(each) > 1]
@@ -259,34 +296,52 @@ def layouts_chosen(rows: Rows, errors: Any) -> str:
     )
 
 
-def main() -> None:
+def traced(rows: Sequence[TimedRow]) -> Iterator[tuple[TimedRow, Sequence[WorkCall]]]:
+    """Rows with the work of their steps, without those that cannot be traced."""
+    works = Works()
+    for row in rows:
+        if row.setting.release:
+            libraries.install(row.setting.release)
+        calls = works.of(row.setting, row.batch_size)
+        if not isinstance(calls, str):
+            yield row, calls
+
+
+def has_groups(calls: Sequence[WorkCall]) -> bool:
+    """Whether there are convolutions in groups of more than a channel."""
+    return any(
+        each.groups > 1 and each.weight_shape[1] > 1 for call in calls for each in call.work.convolutions
+    )
+
+
+def parsed_arguments(description: str | None) -> argparse.Namespace:
+    """Arguments of a fit to rows of timm: the tables' folder, the parts to leave out, the models."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=DEFAULT_TABLES, help="where the tables are")
     parser.add_argument("--folds", type=int, default=0, help="leave families out, in so many parts")
     parser.add_argument("--model", action="append", help="repeatable; default: all")
-    arguments = parser.parse_args()
-    works = Works()
-    traced = []
-    for row in timm_steps.read(arguments.folder, mode="train", card=CARD, torch_release="1.12"):
-        if row.model not in (arguments.model or [row.model]):
-            continue
-        libraries.install(row.setting.release)
-        calls = works.of(row.setting, row.batch_size)
-        if not isinstance(calls, str):
-            traced.append((row, calls))
-    rows = Rows(traced)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parsed_arguments(__doc__)
+    steps = timm_steps.read(arguments.folder, mode="train", card=CARD, torch_release="1.12")
+    passes = timm_steps.read(arguments.folder, mode="infer", card=CARD, torch_release="1.12", layout="nhwc")
+    read = [row for row in steps + passes if row.model in (arguments.model or [row.model])]
+    rows = Rows([(row, calls) for row, calls in traced(read) if row in steps or has_groups(calls)])
     model = Model(rows)
     for name, value in zip(model.names, np.exp(model.fitted()), strict=True):
         print(f"{name:50} {value:.3g}")
     if arguments.folds:
         errors = left_out(model, rows, arguments.folds)
+        scored = [(r, e) for r, e in zip(rows.rows, errors, strict=True) if r.setting.mode == "train"]
         for layout in ("nchw", "nhwc", ""):
-            of = [abs(math.expm1(e)) for r, e in zip(rows.rows, errors, strict=True) if layout in r.layout]
+            of = [abs(math.expm1(e)) for r, e in scored if layout in r.layout]
             median, ninth = statistics.median(of), np.quantile(of, 0.9)
             print(f"{layout or 'all':5} median {median:.1%}, p90 {ninth:.1%}, {len(of)} rows")
-        print(layouts_chosen(rows, errors))
+        print(layouts_chosen(scored))
 
 
 if __name__ == "__main__":

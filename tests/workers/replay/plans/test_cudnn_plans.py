@@ -69,7 +69,7 @@ def test_the_process_answers_each_request_until_an_empty_line(without_libcudnn):
     for _ in range(2):
         assert "libcudnn is not installed" in json.loads(server.ask(request, deadline=float("inf")))["error"]
     server.dismiss()
-    assert server._popen.returncode == 0
+    assert server._process.returncode == 0
 
 
 @needs_libcudnn
@@ -216,7 +216,7 @@ def test_nothing_is_left_behind_by_a_process_that_ends(no_server):
         import os
         from autofit_workers.replay.plans import cudnn_plans
         cudnn_plans._server.start()
-        print(cudnn_plans._server._process._popen.pid)
+        print(cudnn_plans._server._process.group)
         if os.environ["ENDS"] == "killed":
             os.kill(os.getpid(), 9)
     """

@@ -6,7 +6,13 @@ import dataclasses
 
 import pytest
 
-from autofit_workers.replay.time.constants import ClassConstants, Constants, HostConstants, constants
+from autofit_workers.replay.time.constants import (
+    ClassConstants,
+    Constants,
+    GroupedConstants,
+    HostConstants,
+    constants,
+)
 from autofit_workers.replay.time.costs import Costs
 from autofit_workers.replay.time.kernels import Kernel, KernelClass, Product
 from autofit_workers.replay.time.products import ProductConstants
@@ -116,3 +122,63 @@ def test_long_rows_of_a_softmax_are_read_more_than_once() -> None:
         Work("aten._softmax", (each,), (each,)) for each in (operand(2**17, 1024), operand(2**10, 2**17))
     )
     assert sum(map(known.seconds, known.kernels(long))) > 1.3 * sum(map(known.seconds, known.kernels(short)))
+
+
+RATED = ClassConstants(
+    bandwidth=0.8, is_rated=True, launch=2e-6, fill_seconds=1e-6, kept=0.1, kept_per_clock=100.0
+)
+
+
+def test_a_kernel_that_runs_again_finds_its_operands_in_the_cache_as_far_as_they_fit() -> None:
+    known = {"elementwise": RATED}
+    cold, again = (
+        Costs(SPEEDS, Constants(classes=known, host=HOST), is_repeated=each) for each in (False, True)
+    )
+    small, large = moving(4_000_000), moving(8_000_000)
+    assert cold.seconds(small) == pytest.approx(4e6 / 0.8e12 + 1e-6 + 2e-6)
+    assert again.seconds(small) == pytest.approx(4e6 / (100 * 100 * 1.5e9) + 2e-6)
+    assert again.seconds(large) == pytest.approx(cold.seconds(large)), "twice as much as there is room for"
+
+
+def test_an_older_cublas_takes_longer_to_multiply_on_cards_with_rows_of_it() -> None:
+    product = Product(8192, 8192, 8192)
+    large = Kernel(KernelClass.MATMUL, 3 * 2 * 8192**2, "float16", product)
+    older, newer = (Costs(SPEEDS, constants(), of_older_cublas=each) for each in (True, False))
+    assert older.seconds(large) == pytest.approx(1.09 * newer.seconds(large), rel=0.02)
+
+
+def test_classes_fitted_to_pytorch_2_take_the_place_of_the_older_ones_without_their_factor() -> None:
+    known = Constants(
+        classes={"pool": ClassConstants(bandwidth=0.5), "elementwise": ClassConstants(bandwidth=0.5)},
+        newer_classes={"elementwise": ClassConstants(bandwidth=1.0)},
+        since_pytorch_2={"elementwise": 3.0, "pool": 3.0},
+        host=HOST,
+    )
+    older, newer = (Costs(SPEEDS, known, of_pytorch_1=each) for each in (True, False))
+    assert older.seconds(moving(1_000_000_000)) == pytest.approx(2e-3 + 1e-6)
+    assert newer.seconds(moving(1_000_000_000)) == pytest.approx(1e-3 + 1e-6)
+    pooled = Kernel(KernelClass.POOL, 1_000_000_000, "float32")
+    assert newer.seconds(pooled) == pytest.approx(6e-3 + 1e-6)
+
+
+def test_groups_of_their_own_kernels_are_faster_and_slowed_by_no_stride() -> None:
+    grouped = GroupedConstants(
+        rate=0.01, width_power=1.0, groups_power=0.0, most=0.5,
+        taps_power=1.0, own=2.0, own_widths=(8,), own_multiple=4, strided=0.1,
+    )  # fmt: skip
+    assert grouped.share(8, 3, num_taps=9) == pytest.approx(0.08)
+    assert grouped.share(8, 4, num_taps=9) == pytest.approx(0.16)
+    assert grouped.share(8, 4, num_taps=9, is_strided=True) == pytest.approx(0.16)
+    assert grouped.share(8, 4, num_taps=9, is_dilated=True) == pytest.approx(0.08)
+    assert grouped.share(8, 3, num_taps=9, is_strided=True) == pytest.approx(0.008)
+    assert grouped.share(8, 3, num_taps=1) == pytest.approx(0.08 / 9)
+    assert grouped.share(100, 3, num_taps=9) == pytest.approx(0.5), "at most"
+
+
+def test_wide_groups_in_channels_last_run_many_times_as_fast_forward_since_pytorch_2() -> None:
+    product = Product(m=100_000, n=128, k=9 * 128, batch=8)
+    kernel = Kernel(
+        KernelClass.GROUPED_CONVOLUTION, 400_000_000, "float16", product, "fprop channels_last", num_taps=9
+    )
+    older, newer = (Costs(SPEEDS, constants(), of_pytorch_1=each).seconds(kernel) for each in (True, False))
+    assert older > 3 * newer

@@ -8,7 +8,7 @@ import torch
 from autofit_workers.replay.time import kernels
 from autofit_workers.replay.time.collectives import Exchange
 from autofit_workers.replay.time.constants import constants
-from autofit_workers.replay.time.kernels import KernelClass, Product, kernel_of, kernels_of
+from autofit_workers.replay.time.kernels import EXCHANGES, KernelClass, Product, kernel_of, kernels_of
 from autofit_workers.spec.work import Convolution, ConvPass, Group, Layout, Operand, Work
 
 ROWS, WEIGHT, OUTPUT = Operand((6, 4), "float16"), Operand((4, 5), "float16"), Operand((6, 5), "float16")
@@ -117,10 +117,8 @@ def test_tensor_cores_want_channels_last_and_whole_vectors() -> None:
 
 def test_groups_are_told_apart_by_the_kernels_that_there_are() -> None:
     assert kernel_of(convolution(64, 64, groups=64)).kind is KernelClass.DEPTHWISE_CONVOLUTION
-    own, plain = convolution(128, 128, groups=8), convolution(60, 60, groups=3)
-    assert kernel_of(own).variant == "contiguous own"
-    assert kernel_of(plain).variant == "contiguous"
-    assert kernel_of(convolution(128, 128, groups=8, dilation=(2, 2))).variant == "contiguous"
+    grouped = kernel_of(convolution(60, 60, groups=3))
+    assert (grouped.kind, grouped.variant) == (KernelClass.GROUPED_CONVOLUTION, "contiguous")
 
 
 @pytest.mark.parametrize(
@@ -417,23 +415,24 @@ def test_depthwise_convolutions_are_not_copied_into_another_order() -> None:
     assert (grouped.kind, grouped.copied_bytes > 0) == (KernelClass.GROUPED_CONVOLUTION, True)
 
 
-@pytest.mark.parametrize("width", [4, 8, 16, 24, 32, 48, 64])
-def test_groups_of_these_widths_have_kernels_of_their_own(width) -> None:
-    assert kernel_of(convolution(8 * width, 8 * width, groups=8)).variant == "contiguous own"
-    assert kernel_of(convolution(8 * width + 8, 8 * width + 8, groups=8)).variant == "contiguous"
-    assert kernel_of(convolution(4 * width, 4 * width, groups=4)).variant == "contiguous"
+def test_passes_of_groups_are_told_apart_in_channels_last() -> None:
+    def variants(channels: int, *, channels_last: bool = True) -> list[str]:
+        calls = (
+            convolution(channels, channels, groups=8, channels_last=channels_last, conv_pass=each)
+            for each in ConvPass
+        )
+        return [kernel_of(call).variant for call in calls]
+
+    backward = "backward channels_last"
+    assert variants(8 * 48) == ["fprop channels_last", backward, backward]
+    assert variants(8 * 56) == ["fprop channels_last", f"wide {backward}", f"wide {backward}"]
+    assert set(variants(8 * 56, channels_last=False)) == {"contiguous"}
 
 
-def test_the_width_of_a_group_is_that_of_what_the_pass_makes() -> None:
-    wide = {each: kernel_of(convolution(64, 40, groups=8, conv_pass=each)).variant for each in ConvPass}
-    assert wide == {
-        ConvPass.FPROP: "contiguous", ConvPass.DGRAD: "contiguous own", ConvPass.WGRAD: "contiguous"
-    }  # fmt: skip
-
-
-def test_dilated_groups_have_no_kernels_of_their_own_whichever_way_they_are_dilated() -> None:
-    for dilation in ((2, 1), (1, 2)):
-        assert kernel_of(convolution(128, 128, groups=8, dilation=dilation)).variant == "contiguous"
+def test_what_groups_are_timed_by_is_kept() -> None:
+    kernel = kernel_of(convolution(128, 128, groups=8, dilation=(1, 2)))
+    assert (kernel.num_taps, kernel.is_strided, kernel.is_dilated) == (9, False, True)
+    assert kernel_of(convolution(128, 128, groups=8, stride=(1, 2))).is_strided
 
 
 def test_the_gradient_of_a_single_position_multiplies_with_every_tap() -> None:
@@ -444,9 +443,19 @@ def test_the_gradient_of_a_single_position_multiplies_with_every_tap() -> None:
 
 def test_constants_are_of_classes_that_there_are() -> None:
     named = {name.partition(" ")[0] for name in constants().classes}
-    assert named == set(KernelClass) - {KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE}
+    assert named == set(KernelClass) - EXCHANGES
+    assert {name.partition(" ")[0] for name in constants().newer_classes} <= named
 
 
 def test_a_strided_pass_without_any_positions_has_a_product_still() -> None:
     empty = convolution(8, 8, conv_pass=ConvPass.DGRAD, input_shape=(2, 8, 0, 0), output_shape=(2, 8, 0, 0))
     assert kernel_of(empty).product == Product(0, 8, 1)
+
+
+def test_a_kernel_that_the_compiler_fused_reads_and_writes_each_tensor_once() -> None:
+    work = Work("inductor.poi_fused_add_gelu", (MAP, MAP), (MAP,), flags=("pointwise",))
+    (kernel,) = kernels_of(work)
+    assert kernel.kind is KernelClass.ELEMENTWISE
+    assert kernel.moved_bytes == 3 * MAP.num_bytes
+    (reducing,) = kernels_of(Work("inductor.red_fused_sum", (MAP,), (MAP,)))
+    assert reducing.kind is KernelClass.REDUCTION

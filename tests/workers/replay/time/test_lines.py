@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from autofit_workers.replay.time.lines import BatchDependentWorkError, Repeated, WorkLines, work_of
-from autofit_workers.spec.trace import Repetition
+from autofit_workers.spec.trace import Mark, Repetition
 from autofit_workers.spec.work import Operand
 from tests.workers.replay.time.steps_by_hand import elementwise, product, trace_of_works
 
@@ -50,6 +50,14 @@ def test_the_last_pass_of_a_generation_is_repeated():
     repetition = Repetition(start=3, num_allocations=2, times=7)
     step = work_of(trace_of_works([elementwise(4)] * 5, repetition=repetition))
     assert step.repeated == Repeated(num_calls=2, times=7)
+
+
+def test_the_first_token_of_a_generation_is_made_by_the_calls_before_its_second_pass():
+    trace = trace_of_works([elementwise(4)] * 5, marks=(0, 0, 0, 5, 5))
+    decode = [Mark(position=at, name="step 1 decode") for at in (3, 4)]
+    generation = dataclasses.replace(trace, marks=(*trace.marks[:3], *decode))
+    assert work_of(generation).first_calls == 3
+    assert work_of(trace).first_calls == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from autofit_workers.replay.time.costs import Costs
 from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.replay.time.lines import work_of
 from autofit_workers.replay.time.speeds import Speeds
-from autofit_workers.replay.time.step import clocked, step_seconds
+from autofit_workers.replay.time.step import clocked, step_seconds, whole_clock
 from autofit_workers.spec.trace import Repetition
 from tests.workers.replay.time.steps_by_hand import elementwise, product, trace_of_works
 
@@ -68,3 +68,24 @@ def test_passes_that_were_not_traced_take_ever_longer_as_the_traced_ones_did():
     found = step_seconds(step, clocked(step.calls, step.in_backward, costs()))
     expected = clock([elementwise(n * 10_000_000) for n in (50, 1, 2, 3, 4, 5)]).seconds
     assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_the_host_of_a_generation_takes_longer_for_its_calls():
+    step = work_of(trace_of_works([SMALL] * 100))
+    usual, slow = (
+        clocked(step.calls, step.in_backward, costs(), host_cost=each).seconds for each in (1.0, 2.0)
+    )
+    assert slow == pytest.approx(2 * usual, rel=0.01)
+
+
+def test_passes_that_were_not_traced_count_among_the_classes_of_a_step():
+    works = [product(4096, 4096, 4096), LARGE, LARGE, LARGE]
+    step = work_of(trace_of_works(works, repetition=Repetition(start=3, num_allocations=1, times=100)))
+    found = clocked(step.calls, step.in_backward, costs())
+    last = clocked(step.calls[3:], step.in_backward[3:], costs())
+    whole = whole_clock(step, found, last)
+    assert whole.seconds == step_seconds(step, found)
+    assert whole.class_seconds[KernelClass.MATMUL] == found.class_seconds[KernelClass.MATMUL]
+    many = whole.class_seconds[KernelClass.ELEMENTWISE] / found.class_seconds[KernelClass.ELEMENTWISE]
+    assert many == pytest.approx(103 / 3, rel=0.02)
+    assert whole_clock(step, found, None) is found

@@ -148,7 +148,7 @@ def test_collectives_are_of_the_class_that_was_timed_within_a_node_alone():
     assert known.kernels(all_reduce(8, 2, 8))[0].kind is KernelClass.COLLECTIVE
     assert known.kernels(all_reduce(1000, 2))[0].kind is KernelClass.COLLECTIVE  # smaller than all timed ones
     gather = dataclasses.replace(SHORT, operator="c10d._allgather_base_")
-    assert known.kernels(gather)[0].kind is KernelClass.COLLECTIVE
+    assert known.kernels(gather)[0].kind is KernelClass.GATHER
     unknown = Costs(CARD, constants(), network=dataclasses.replace(NETWORK, num_rows=0))
     assert unknown.kernels(SHORT)[0].kind is KernelClass.COLLECTIVE
 

@@ -49,6 +49,13 @@ class ActionKind(StrEnum):
     SEGMENT_MAP = "segment_map"
     SEGMENT_UNMAP = "segment_unmap"
 
+    @property
+    def reserves(self) -> int:
+        """1 if the action adds to reserved memory, -1 if it takes from it, else 0."""
+        if self in (ActionKind.SEGMENT_ALLOC, ActionKind.SEGMENT_MAP):
+            return 1
+        return -1 if self in (ActionKind.SEGMENT_FREE, ActionKind.SEGMENT_UNMAP) else 0
+
 
 # Called for every change of the segments and every freed block, with the kind, first address, bytes, and the
 # stream of the pool.

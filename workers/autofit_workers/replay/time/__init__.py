@@ -3,6 +3,7 @@
 speeds      limits of a device: FLOP per second by data type, bytes per second, number of multiprocessors
 kernels     kernels that an operator runs on the device, each with its class, product and bytes
 products    seconds of a matrix product: tiles, waves, and splits of the sum
+attention   seconds of fused attention: tiles of queries, blocks of keys, splits of them
 tiles       sizes of the tiles that kernels of an architecture have
 collectives seconds of collectives: bytes, links and NCCL's algorithms, by links.toml
 costs       seconds of a kernel, by the constants of its class

@@ -8,12 +8,21 @@
     all-to-all, gather, scatter   (n−1)/n, in one: each rank to each other
     send, receive                 all of them, in one
 
+Links with rows of an operation have rings of their own for it (`Ring`), in which the bandwidth of a card
+with few others to talk to is lower:
+
+    seconds = start + steps · hop + bytes on a link · (1 + fewer_ranks / n²) / bus
+
+They take `apart` at least, unless the same collective is repeated again and again: in a step, ranks come to
+it at different times, and the kernel of the first one waits for the last.
+
 NCCL estimates in the same way and takes the algorithm that it expects to be the fastest (src/graph/tuning.cc;
 bytes as in PERFORMANCE.md of nccl-tests). Bandwidths and latencies are those of links.toml.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
@@ -56,8 +65,18 @@ _BY_NAME = {
     "irecv": Exchange.SEND,
     "batchp2p": Exchange.SEND,
 }
-_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_NAMES = {"nvlink": "NVLink", "nvlink3": "NVLink", "nvlink4": "NVLink", "nvlink5": "NVLink",
+          "pcie": "PCIe", "pcie5": "PCIe"}  # fmt: skip
 _FROM_EACH_TO_EACH = frozenset({Exchange.ALL_TO_ALL, Exchange.SEND})
+_TIMED = frozenset({Exchange.ALL_GATHER, Exchange.REDUCE_SCATTER, Exchange.ALL_TO_ALL})
+# Rings of links.toml by operation; others have no rows.
+_RINGS = {
+    Exchange.ALL_REDUCE: "all_reduce",
+    Exchange.OTHER: "all_reduce",
+    Exchange.ALL_GATHER: "gather",
+    Exchange.REDUCE_SCATTER: "gather",
+    Exchange.ALL_TO_ALL: "to_all",
+}
 _AS_ALL_REDUCE = frozenset({Exchange.ALL_REDUCE, Exchange.OTHER})
 
 
@@ -98,6 +117,45 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way in which NCCL runs an operation over links: a protocol with its algorithm.
+
+    Attributes:
+        start: seconds that it takes whatever its number of bytes.
+        hop: seconds for each step from one rank to the next.
+        bus: bytes per second on a link.
+    """
+
+    start: float
+    hop: float
+    bus: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Speeds of operations over links, fitted to rows of them.
+
+    Attributes:
+        ways: ways that NCCL can take; the fastest counts.
+        fewer_ranks: how much slower a link is with few ranks: by this over the square of their number.
+    """
+
+    ways: tuple[Way, ...]
+    fewer_ranks: float
+
+    def seconds(self, num_bytes: float, steps: int, num_ranks: int) -> float:
+        """Seconds of a collective.
+
+        Args:
+            num_bytes: bytes that pass each link.
+            steps: steps from rank to rank.
+            num_ranks: number of ranks.
+        """
+        on_link = num_bytes * (1 + self.fewer_ranks / num_ranks**2)
+        return min(way.start + steps * way.hop + on_link / way.bus for way in self.ways)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Link between cards or between nodes, with its speeds under NCCL.
 
@@ -106,12 +164,17 @@ class Link:
         tree: the share of the bandwidth that NCCL's tree algorithm reaches.
         units: multiprocessors that a collective takes from kernels that run beside it.
         peer_start: seconds that a send from rank to rank or an all-to-all takes whatever its number of bytes.
+        rings: by operation, its speeds over links with rows of their own; empty for others.
+        apart: seconds between the first and the last rank that comes to a collective; 0 if the constants of
+            the protocols have them already.
     """
 
     protocols: tuple[Protocol, ...]
     tree: float
     units: int
     peer_start: float
+    rings: Mapping[str, Ring] = dataclasses.field(default_factory=dict)
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +204,12 @@ class Network:
         """Whether the ranks of a group are on more than one node."""
         return (group.num_ranks - 1) * group.stride >= self.num_cards
 
+    def has_rows(self, exchange: Exchange, group: Group) -> bool:
+        """Whether rows of an operation over the links of a group are behind its prediction."""
+        if self.spans_nodes(group) or not self.num_rows:
+            return False
+        return exchange is Exchange.ALL_REDUCE or (exchange in _TIMED and bool(self.within.rings))
+
     def in_words(self, groups: Iterable[Group]) -> str:
         """Sentence about the links that are assumed to join the ranks of `groups`."""
         said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
@@ -152,18 +221,31 @@ class Network:
         """Slowest link that a collective of a group of ranks uses: between nodes if it spans several."""
         return self.between if self.spans_nodes(group) else self.within
 
-    def seconds(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
+    def seconds(
+        self, exchange: Exchange, num_bytes: int, group: Group, *, is_repeated: bool = False
+    ) -> float:
         """Seconds of a collective, without the launch of its kernel; 0 for a single rank.
 
         Args:
             exchange: kind of the collective.
             num_bytes: bytes as `exchanged_bytes` counts them.
             group: the ranks that take part.
+            is_repeated: whether it follows on itself, so that the ranks come to it at the same time.
         """
-        n = group.num_ranks
-        if n < 2:
+        if group.num_ranks < 2:
             return 0.0
+        seconds = self._together(exchange, num_bytes, group)
+        waits = not is_repeated and exchange is not Exchange.SEND
+        return max(seconds, self.link(group).apart) if waits else seconds
+
+    def _together(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
+        """Seconds of a collective to which all ranks come at the same time."""
+        n = group.num_ranks
         bandwidth, link = self._bandwidth(exchange, group), self.link(group)
+        ring = link.rings.get(_RINGS.get(exchange, ""))
+        if ring is not None:
+            times = 2 if exchange in _AS_ALL_REDUCE else 1
+            return ring.seconds(times * (n - 1) / n * num_bytes, times * (n - 1), n)
         if exchange in _FROM_EACH_TO_EACH:
             share_of_bytes = 1.0 if exchange is Exchange.SEND else (n - 1) / n
             return link.peer_start + share_of_bytes * num_bytes / bandwidth
@@ -234,6 +316,11 @@ def _link(data: Mapping[str, Any]) -> Link:
         tree=data["tree"],
         units=data["units"],
         peer_start=data["peer_start"],
+        apart=data.get("apart", 0.0),
+        rings={
+            name: Ring(ways=tuple(Way(**way) for way in ring["ways"]), fewer_ranks=ring["fewer_ranks"])
+            for name, ring in data.get("rings", {}).items()
+        },
     )
 
 

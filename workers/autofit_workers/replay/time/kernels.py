@@ -34,11 +34,13 @@ class KernelClass(StrEnum):
     RECURRENT = "recurrent"
     TRANSFER = "transfer"  # between the device and the host
     ALL_REDUCE = "all_reduce"  # among the ranks of a node, over links with measured all-reduces
+    GATHER = "gather"  # all-gathers, reduce-scatters and all-to-alls in a node, over links with measured ones
     COLLECTIVE = "collective"  # any other collective
     OTHER = "other"  # of an operator of which only the operands are known
 
 
-EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
+_COMPILED = "inductor."  # begins the names of kernels that `torch.compile` generates
+EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.GATHER, KernelClass.COLLECTIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,31 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused attention of queries to keys and values, forward.
+
+    Attributes:
+        batch: number of sequences.
+        queries, keys: tokens of a sequence that attend, and that are attended to.
+        heads, kv_heads: heads of the queries, and of the keys; several heads of queries may share one.
+        width: elements of a head.
+        is_causal: whether a query attends to no later key.
+        window: number of keys that a query attends to at most; 0 for all.
+        is_older: whether the kernel is FlashAttention 2, which does not use what Hopper and later added.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    kv_heads: int
+    width: int
+    is_causal: bool = False
+    window: int = 0
+    is_older: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One GPU kernel, or several alike in a row, with class, bytes and matrix product.
 
@@ -69,6 +96,9 @@ class Kernel:
         num_launches: number of kernels that the host launches, if several alike count as one `Kernel`.
         group: for a collective, the ranks that take part; its `variant` is then the `Exchange`, and its
             `moved_bytes` are those of `exchanged_bytes`. None for all other kernels.
+        attention: for fused attention in a forward pass, what attends to what; None for all other kernels.
+        num_taps: elements of a channel of the filter of a convolution in groups; 0 for all other kernels.
+        is_strided, is_dilated: whether such a convolution has a stride, and whether it is dilated.
     """
 
     kind: KernelClass
@@ -79,6 +109,10 @@ class Kernel:
     copied_bytes: int = 0
     num_launches: int = 1
     group: Group | None = None
+    attention: Attention | None = None
+    num_taps: int = 0
+    is_strided: bool = False
+    is_dilated: bool = False
 
 
 def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
@@ -95,6 +129,8 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
         return (_collective(work, work.group),)
     name = work.operator.removeprefix("aten.").partition(".")[0]
     make = _MAKERS_OF_OTHERS.get(work.operator) or _MAKERS.get(name)
+    if work.operator.startswith(_COMPILED):
+        make = _fused
     if make is None:
         make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
     try:
@@ -217,6 +253,16 @@ def _matmul(work: Work) -> tuple[Kernel, ...]:
     return (Kernel(KernelClass.MATMUL, _bytes(left, right, *work.outputs), left.dtype, product, variant),)
 
 
+def _scaled_matmul(work: Work) -> tuple[Kernel, ...]:
+    """Kernel of a product of two scaled matrices, such as fp8, which are the operator's first inputs."""
+    left, right = work.inputs[:2]
+    product = Product(left.shape[-2], right.shape[-1], left.shape[-1])
+    return (Kernel(KernelClass.MATMUL, _bytes(left, right, *work.outputs), left.dtype, product),)
+
+
+_WINDOW = "window="
+
+
 def _attention(work: Work) -> tuple[Kernel, ...]:
     """Kernel of fused attention, as one matrix product of queries with keys.
 
@@ -230,8 +276,22 @@ def _attention(work: Work) -> tuple[Kernel, ...]:
     k = int((5 if backward else 2) * width * share) or 1
     product = Product(queries, keys, k, batch)
     moved = _bytes(*work.inputs, *work.outputs)
-    variant = "backward" if backward else "forward"
-    return (Kernel(KernelClass.ATTENTION, moved, query.dtype, product, variant),)
+    if backward:
+        return (Kernel(KernelClass.ATTENTION, moved, query.dtype, product, "backward"),)
+    window = next((flag for flag in work.flags if flag.startswith(_WINDOW)), _WINDOW + "0")
+    attention = Attention(
+        batch=math.prod(query.shape[:-3]),
+        queries=queries,
+        keys=keys,
+        heads=query.shape[-3],
+        kv_heads=key.shape[-3],
+        width=width,
+        is_causal="causal" in work.flags,
+        window=int(window.removeprefix(_WINDOW)),
+        is_older="cudnn" not in work.operator,
+    )
+    variant = "decode" if queries == 1 else "forward"
+    return (Kernel(KernelClass.ATTENTION, moved, query.dtype, product, variant, attention=attention),)
 
 
 def _batch_norm(work: Work) -> tuple[Kernel, ...]:
@@ -297,8 +357,8 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
 
 
 _PADDED = 8
+_NARROW_GROUP = 48  # channels of a group that cuDNN 8 has kernels for in channels last, at most
 IMAGE_CHANNELS = 4  # cuDNN has kernels for images of up to this many
-_OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
 
 
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
@@ -354,10 +414,30 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     elif kind is KernelClass.DEPTHWISE_CONVOLUTION:
         variant = layout
     elif kind is KernelClass.GROUPED_CONVOLUTION:
-        width = outputs if call.conv_pass is not ConvPass.DGRAD else per_group
-        has_own = groups % 8 == 0 and width in _OWN_WIDTHS and max(call.dilation) == 1
-        variant = f"{layout} own" if has_own else layout
+        return Kernel(
+            kind,
+            moved,
+            dtype,
+            product,
+            _channels_last_groups(call, min(per_group, outputs)) if call.channels_last else layout,
+            copied,
+            num_taps=taps,
+            is_strided=max(call.stride) > 1,
+            is_dilated=max(call.dilation) > 1,
+        )
     return Kernel(kind, moved, dtype, product, variant, copied)
+
+
+def _channels_last_groups(call: Convolution, width: int) -> str:
+    """Variant of a convolution in groups of some channels, in channels last.
+
+    What cuDNN 8 ran backward for wide groups takes as long for each element whatever the width and the
+    filter, and for narrow ones many times as long with a stride. Both backward passes were only timed
+    together.
+    """
+    if call.conv_pass is ConvPass.FPROP:
+        return "fprop channels_last"
+    return "wide backward channels_last" if width > _NARROW_GROUP else "backward channels_last"
 
 
 def _recurrent(work: Work) -> tuple[Kernel, ...]:
@@ -373,8 +453,15 @@ def _recurrent(work: Work) -> tuple[Kernel, ...]:
     return (Kernel(KernelClass.RECURRENT, _bytes(*work.inputs, *work.outputs), sequence.dtype, product),)
 
 
+def _fused(work: Work) -> tuple[Kernel, ...]:
+    """Kernel that Inductor fused of several operators: it reads its inputs and writes its outputs once."""
+    kind = KernelClass.ELEMENTWISE if "pointwise" in work.flags else KernelClass.REDUCTION
+    return (Kernel(kind, _bytes(*work.inputs, *work.outputs), (*work.inputs, *work.outputs)[0].dtype),)
+
+
 _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"), _matmul),
+    **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2"), _scaled_matmul),
     **dict.fromkeys(
         (
             "_scaled_dot_product_flash_attention",

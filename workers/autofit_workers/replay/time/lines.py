@@ -26,6 +26,8 @@ from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import HostWait, Trace, last_step
 from autofit_workers.spec.work import Group, Operand, Work, WorkCall
 
+_DECODE = " decode"  # ends the names of phases of a text generation after its first pass
+
 
 class BatchDependentWorkError(ValueError):
     """Operators of a step follow no formula in the batch size, so each batch size needs its own trace."""
@@ -70,6 +72,8 @@ class StepWork:
             so far; the number of calls stands for a wait after the last call.
         event_waits: waits of the host for one call and those before it on its stream.
         repeated: passes of a text generation that were not traced; None for other steps.
+        first_calls: number of calls of a text generation until its first token, the pass for the prompts; 0
+            for other steps.
     """
 
     calls: tuple[WorkCall, ...]
@@ -77,6 +81,7 @@ class StepWork:
     host_waits: tuple[int, ...] = ()
     repeated: Repeated | None = None
     event_waits: tuple[EventWait, ...] = ()
+    first_calls: int = 0
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -155,7 +160,14 @@ def work_of(trace: Trace) -> StepWork:
         host_waits=tuple(dict.fromkeys(bisect_left(positions, position) for position in waits)),
         repeated=repeated,
         event_waits=_event_waits(trace.work, positions, in_step),
+        first_calls=_first_calls(trace, positions),
     )
+
+
+def _first_calls(trace: Trace, positions: Sequence[int]) -> int:
+    """Number of calls before the first phase `decode`, in which a text generation makes its second token."""
+    later = (mark.position for mark in trace.marks if mark.name.endswith(_DECODE))
+    return bisect_left(positions, next(later, 0))
 
 
 def _event_waits(
@@ -274,6 +286,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
         and first.host_waits == other.host_waits
         and first.event_waits == other.event_waits
         and first.repeated == other.repeated
+        and first.first_calls == other.first_calls
         and all(_kind(a) == _kind(b) for a, b in zip(first.calls, other.calls, strict=True))
     )
 

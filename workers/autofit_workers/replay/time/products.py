@@ -45,6 +45,8 @@ class ProductConstants:
         half_resident: number of result elements in work at once at which a multiprocessor reaches half of its
             rate; 0 if the number makes no difference.
         overlapped: share of the shorter of arithmetic and memory traffic that takes no extra time.
+        wave_seconds: seconds to begin a wave of tiles, whatever their size.
+        split_seconds: seconds that a split of the sum takes, beside the traffic of its parts.
     """
 
     efficiency: float
@@ -53,6 +55,8 @@ class ProductConstants:
     quantized: float = 1.0
     half_resident: float = 0.0
     overlapped: float = 1.0
+    wave_seconds: float = 0.0
+    split_seconds: float = 0.0
 
 
 def product_seconds(
@@ -88,10 +92,10 @@ def product_seconds(
             waves = num_tiles * split / num_units
             whole = math.ceil(waves)
             seconds = constants.quantized * whole + (1 - constants.quantized) * max(waves, 1.0)
-            seconds *= of_one * (product.k / split + constants.start)
+            seconds *= of_one * (product.k / split + constants.start) + constants.wave_seconds
             seconds /= _filled(whole * height * width, constants.half_resident)
             if split > 1:
-                seconds += (split + 1) * to_add
+                seconds += (split + 1) * to_add + constants.split_seconds
             best = min(best, seconds)
     return best
 

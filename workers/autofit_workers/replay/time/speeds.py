@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Speeds:
         cache_bytes: size of the last cache before the memory.
         clock: clock rate of the multiprocessors in hertz; 0 if unknown.
         launch_seconds: seconds between two kernels of which the second waits for the first.
+        rated: FLOP per second by data type at the highest clock, times `power_share`.
+        exponentials: exponentials of a multiprocessor in a clock cycle, over those of its architecture.
     """
 
     name: str
@@ -40,6 +43,18 @@ class Speeds:
     cache_bytes: int
     clock: float = 0.0
     launch_seconds: float = 1.5e-6
+    rated: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    exponentials: float = 1.0
+
+    @property
+    def generation(self) -> str | None:
+        """Generation of tensor cores that constants are fitted for by themselves; None for others."""
+        # GeForce cards, whose tensor cores are halved, have rows of their own: those of timm's models.
+        return None if _GEFORCE in self.name else _GENERATIONS.get(self.architecture)
+
+    def rated_flops(self, dtype: str) -> float:
+        """FLOP per second of matrix products by the data sheet and the power limit."""
+        return self.rated.get(dtype) or self.product_flops(dtype)
 
     def product_flops(self, dtype: str) -> float:
         """FLOP per second of matrix products in a data type; outside tensor cores if these lack the type."""
@@ -49,11 +64,16 @@ class Speeds:
         """Names of the units that compute products in a data type, as names of constants have them.
 
         They are `vector` units, or `tensor` cores. For cards for desktops and inference (sm_86, sm_89,
-        sm_120), whose tensor cores do less in a clock cycle, `narrow tensor` comes before `tensor`.
+        sm_120), whose tensor cores do less in a clock cycle, `narrow tensor` comes before `tensor`. The
+        generation of the tensor cores comes first, with its fp8 before.
         """
         if dtype not in self.flops or dtype == "float32":
             return ("vector",)
-        return ("narrow tensor", "tensor") if self.architecture in _NARROW else ("tensor",)
+        generation = self.generation
+        names = [] if generation is None or dtype == TF32 else [f"{generation} tensor"]
+        if names and dtype.startswith(_FLOAT8):
+            names = [f"{generation} {_FLOAT8}", *names]
+        return (*names, "narrow tensor", "tensor") if self.architecture in _NARROW else (*names, "tensor")
 
 
 # FLOP of a multiprocessor in one clock, a multiplication and an addition counted as two: in float32 outside
@@ -73,6 +93,18 @@ _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
 _WITHOUT_TENSOR_CORES = "GTX 16"  # other cards of sm_75 have them
 _NARROW = ("sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
+_FLOAT8_SINCE = 89
+_FLOAT8 = "float8"
+_GEFORCE = "GeForce"
+# Generations of tensor cores that constants are fitted for by themselves. Nothing is fitted on cards of
+# sm_89, to which those of sm_120 are the nearest: of the same width, and below their clocks by their power.
+_GENERATIONS = {
+    "sm_80": "ampere",
+    "sm_89": "small blackwell",
+    "sm_90": "hopper",
+    "sm_100": "blackwell",
+    "sm_120": "small blackwell",
+}
 
 
 def sustained(name: str, architecture: str) -> Mapping[str, float]:
@@ -83,12 +115,28 @@ def sustained(name: str, architecture: str) -> Mapping[str, float]:
         architecture: `sm_XY`.
 
     Returns:
-        Shares for `vector` and `tensor` arithmetic and for `memory`.
+        Shares for `vector` and `tensor` arithmetic and for `memory`, and the share to which the tensor cores
+        are `cut`.
     """
     table = _sustained()
     of_class = table["low_power"] if name in table["low_power"]["names"] else {}
     shares = {**table["architectures"].get(architecture, {}), **of_class, **table["cards"].get(name, {})}
-    return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory")}
+    return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory", "cut")}
+
+
+def power_share(properties: DeviceProperties) -> float:
+    """Share of its highest clock that a card's power limit leaves, over that of the card of the constants.
+
+    Of two cards of one generation, the one with more watts for each multiprocessor runs at the higher
+    clock. It is 1 for cards whose power limit sustained.toml does not have.
+    """
+    power = _sustained()["power"]
+    reference = power["references"].get(properties.architecture)
+    watts = power["watts"].get(properties.name)
+    if reference is None or watts is None:
+        return 1.0
+    of_unit = watts / properties.num_sms * reference["num_units"] / reference["watts"]
+    return float(of_unit ** reference["exponent"] * reference["mhz"] * 1e3 / properties.sm_clock_khz)
 
 
 @functools.cache
@@ -107,14 +155,19 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     kept = sustained(properties.name, architecture)
     vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
     flops = {"float32": vector_flops}
+    rated: dict[str, float] = {}
     tensor = None if _WITHOUT_TENSOR_CORES in properties.name else _TENSOR_FLOPS.get(architecture)
     if tensor is not None:
-        if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
+        if _GEFORCE in properties.name and architecture in _HALVED_ON_GEFORCE:
             tensor //= 2
         flops["float16"] = tensor * per_clock * kept["tensor"]
         if int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE:
             flops["bfloat16"] = tensor * per_clock * kept["tensor"]
             flops[TF32] = tensor * per_clock * kept["tensor"] / 2
+        if int(architecture.removeprefix("sm_")) >= _FLOAT8_SINCE:
+            flops |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 2 * tensor * per_clock * kept["tensor"])
+        share = power_share(properties) * kept["cut"] / kept["tensor"]
+        rated = {dtype: each * share for dtype, each in flops.items() if dtype != "float32"}
     return Speeds(
         name=properties.name,
         architecture=architecture,
@@ -124,4 +177,6 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
         bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8 * kept["memory"],
         cache_bytes=properties.l2_bytes,
         clock=properties.sm_clock_khz * 1e3,
+        rated=rated,
+        exponentials=_sustained()["exponentials"].get(properties.name, 1.0),
     )

@@ -76,6 +76,7 @@ def clocked(
     event_waits: Sequence[EventWait] = (),
     convolution_cost: float = 1.0,
     exchange_cost: float = 1.0,
+    host_cost: float = 1.0,
 ) -> StepClock:
     """Simulates a step on a device, and returns the times of the step and its operators.
 
@@ -87,6 +88,7 @@ def clocked(
         event_waits: waits of the host for single calls.
         convolution_cost: factor on the seconds of convolutions, for an algorithm other than cuDNN's default.
         exchange_cost: factor on the seconds of collectives.
+        host_cost: factor on the host's seconds of calls and launches.
     """
     host = costs.host
     now = host.step
@@ -103,8 +105,9 @@ def clocked(
         for awaited in waits_for.get(number, ()):
             now = max(now, lanes.done_at(awaited))
         launches, seconds = on_device.of(call.work)
-        now += call.num_views * host.view + (host.backward_call if backward else host.call)
-        now += max(0, launches - 1) * host.launch
+        of_host = call.num_views * host.view + (host.backward_call if backward else host.call)
+        of_host += max(0, launches - 1) * host.launch
+        now += host_cost * of_host
         lanes.launch(call, now, seconds)
         launched.append(now)
         if costs.is_synchronous:
@@ -152,6 +155,31 @@ def step_seconds(step: StepWork, clock: StepClock) -> float:
     end, middle, start = (done_after(clock, len(clock.calls) - passes * num_calls) for passes in range(3))
     last, before = end - middle, middle - start
     return clock.seconds + times * last + max(0.0, last - before) * times * (times + 1) / 2
+
+
+def whole_clock(step: StepWork, clock: StepClock, last: StepClock | None) -> StepClock:
+    """Times of a step with the passes of a text generation that were not traced, but of no single call.
+
+    Args:
+        step: operator calls of the step.
+        clock: times of the traced part.
+        last: times of its last pass alone, which the others are like; None for other steps.
+    """
+    seconds = step_seconds(step, clock)
+    if last is None:
+        return clock
+    times = (seconds - clock.seconds) / last.seconds
+    kinds = clock.class_seconds.keys() | last.class_seconds.keys()
+    return StepClock(
+        calls=(),
+        device_seconds=clock.device_seconds + times * last.device_seconds,
+        seconds=seconds,
+        class_seconds={
+            kind: clock.class_seconds.get(kind, 0.0) + times * last.class_seconds.get(kind, 0.0)
+            for kind in kinds
+        },
+        exchange_seconds=clock.exchange_seconds + times * last.exchange_seconds,
+    )
 
 
 def done_after(clock: StepClock, num_calls: int) -> float:
