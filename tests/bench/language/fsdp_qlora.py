@@ -30,9 +30,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from autofit.hardware.budget import budget_of
-from autofit.hardware.gpus import find_gpu
-from autofit.hardware.nccl import communicator_interval
+from autofit.hardware.budget import assumed_context
+from autofit.hardware.gpus import Gpu, find_gpu
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.libraries.importing import imported
@@ -58,6 +57,7 @@ _ADAPTER = "lora:r=64,alpha=16,dropout=0.1,targets=k_proj,q_proj,v_proj,up_proj,
 _KINDS = {"fsdp1": "fsdp1", "fsdp1-NO_SHARD": "fsdp1+no-shard"}
 _QUANTITIES = {"max_reserved": "reserved on its card", "max_allocated": "allocated peak"}
 _MODEL = "meta-llama/Llama-2-7b-hf"
+_TOTAL_MIB = {"rtx-4090": 24217}  # see gpus.toml, of older drivers
 _CARDS = {"RTX 3090": find_gpu("rtx-3090"), "RTX 4090": find_gpu("rtx-4090")}
 
 
@@ -75,7 +75,6 @@ def _is_traced(row: dict[str, str]) -> bool:
 def _run(row: dict[str, str]) -> Run:
     kind, _, num_ranks = row["parallel"].partition(":")
     card = _CARDS[row["gpu"]]
-    of_nccl = communicator_interval(int(num_ranks), card.architecture).likely_bytes
     return Run(
         table=TABLE.name,
         name=f"{row['gpu']} {row['method']} {row['parallel']} batch {row['batch_size']}, "
@@ -89,8 +88,14 @@ def _run(row: dict[str, str]) -> Run:
         ),
         parallel=Parallel.parse(f"{_KINDS[kind]}:{num_ranks}"),
         measured={_QUANTITIES[row["peak_kind"]]: int(row["peak_bytes"])},
-        usable_bytes=budget_of(card, margin=0).usable_bytes - of_nccl,
+        usable_bytes=_usable_bytes(card, int(num_ranks)),
     )
+
+
+def _usable_bytes(card: Gpu, num_ranks: int) -> int:
+    """Likely bytes that PyTorch could reserve: what drivers of early 2024 reported, less context and NCCL."""
+    outside, _ = assumed_context(card.architecture, card.key, (num_ranks,))
+    return _TOTAL_MIB.get(card.key, card.total_bytes >> 20) * 2**20 - outside.likely_bytes
 
 
 def _workload(length: int) -> Workload:

@@ -7,7 +7,8 @@ there, and cuBLAS has a workspace for the main thread and one for the engine's. 
 forward and a backward pass, or one of them.
 
 What lives beside what is called stands in `kernels.py`. Rows of other providers, Liger's own kernels above
-all, are made by the scripts themselves, of a clone of the repository: see `liger_scripts.py`.
+all, and of operators that are not written there are made by the scripts themselves, of a clone of the
+repository: see `liger_scripts.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FILE = "llm/liger_kernels.csv"
 _QUANTITY = "allocated peak of a call"
 _OF_KERNELS = "allocated peak of a kernel's call"
 _OF_COMPILED = "allocated peak of a compiled call"
-# What `torch.compile` makes in between is followed as eager code: chunks of losses, fusions of Megatron.
+# Chunks of losses and fusions of Megatron, which `torch.compile` compiles.
 _COMPILED = (
     "fused_linear_cpo_loss",
     "fused_linear_grpo_loss_sequence",
@@ -46,23 +47,32 @@ def read(folder: Path, clone: Path | None = None) -> list[Run]:
     """The rows of PyTorch's and transformers' own operators; where there is a clone, those of kernels too."""
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    runs = [_run(row) for row in rows if row["method"] in REFERENCES]
-    if clone is not None:
-        scripts = Clone(clone)
+    scripts = None if clone is None else Clone(clone)
+    runs = [_run(row, scripts) for row in rows if row["method"] in REFERENCES]
+    if scripts is not None:
         runs += [_run_of_kernel(row, scripts) for row in rows if row["method"] not in REFERENCES]
     return runs
 
 
-def _run(row: dict[str, str]) -> Run:
+def _run(row: dict[str, str], scripts: Clone | None) -> Run:
     kernel, mode = row["model"].removeprefix("kernel: "), row["task"].removeprefix("op:")
+    if scripts is not None and not _is_written(kernel, row["method"]):
+        return _named(row, _QUANTITY, _by_script(row, scripts))
     told = dict(_values(row["other"]))
     return _named(row, _QUANTITY, functools.partial(_workload, kernel, row["method"], mode, told))
 
 
-def _run_of_kernel(row: dict[str, str], clone: Clone) -> Run:
-    make = functools.partial(workload, clone.row(row["url"]), _architecture(row))
+def _is_written(kernel: str, provider: str) -> bool:
+    return kernel in KERNELS and provider in KERNELS[kernel].operators
+
+
+def _by_script(row: dict[str, str], scripts: Clone) -> Callable[[], Workload]:
+    return functools.partial(workload, scripts.row(row["url"]), _architecture(row))
+
+
+def _run_of_kernel(row: dict[str, str], scripts: Clone) -> Run:
     is_compiled = row["method"] in _COMPILED or row["model"].removeprefix("kernel: ") in _COMPILED
-    return _named(row, _OF_COMPILED if is_compiled else _OF_KERNELS, make)
+    return _named(row, _OF_COMPILED if is_compiled else _OF_KERNELS, _by_script(row, scripts))
 
 
 def _architecture(row: dict[str, str]) -> str:
@@ -95,8 +105,8 @@ def _values(other: str) -> Iterator[tuple[str, Any]]:
 
 
 def _workload(kernel: str, provider: str, mode: str, row: Row) -> Workload:
-    if kernel not in KERNELS or provider not in KERNELS[kernel].operators:
-        raise LookupError(f"{kernel} of {provider} is not modelled")
+    if not _is_written(kernel, provider):
+        raise LookupError(f"{kernel} of {provider} is not written here: it wants --liger, a clone")
     call = _Call(KERNELS[kernel], provider, mode, row)
     return Workload(
         build_model=call.build_model,

@@ -18,7 +18,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,8 +135,9 @@ def _unpacked(clone: Path, commit: str) -> Path:
     if not (folder / _ABOUT).exists():
         names = _git(clone, "ls-tree", "-r", "--name-only", commit).decode().splitlines()
         wanted = [name for name in names if name.endswith(".py") and name.startswith(_IMPORTED)]
-        with tarfile.open(fileobj=io.BytesIO(_git(clone, "archive", commit, *wanted))) as files:
-            files.extractall(folder, filter="data")
+        for name, text in zip(wanted, _contents(clone, commit, wanted), strict=True):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(text)
         (folder / "src" / "liger_kernel" / "__init__.py").touch()  # else an installed release goes before
         settings = _git(clone, "show", f"{commit}:pyproject.toml").decode()
         version = read_toml(settings)["project"]["version"]
@@ -146,8 +146,18 @@ def _unpacked(clone: Path, commit: str) -> Path:
     return folder
 
 
-def _git(clone: Path, *arguments: str) -> bytes:
-    return subprocess.run(["git", "-C", str(clone), *arguments], check=True, stdout=subprocess.PIPE).stdout
+def _contents(clone: Path, commit: str, names: Sequence[str]) -> Iterator[bytes]:
+    """Contents of files, without `git archive`, which wants all: of a mirror large ones may not be there."""
+    asked = "".join(f"{commit}:{name}\n" for name in names).encode()
+    told = io.BytesIO(_git(clone, "cat-file", "--batch", given=asked))
+    while header := told.readline():
+        yield told.read(int(header.split()[2]))
+        told.readline()
+
+
+def _git(clone: Path, *arguments: str, given: bytes = b"") -> bytes:
+    command = ["git", "-C", str(clone), *arguments]
+    return subprocess.run(command, check=True, input=given, stdout=subprocess.PIPE).stdout
 
 
 def workload(row: Row, architecture: str) -> Workload:

@@ -32,7 +32,9 @@ import csv
 import dataclasses
 import functools
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -70,6 +72,8 @@ _HUB_COMMITS = {"5895df10": ("finetune", "{}"), "f247be87": ("finetune_{}",), "2
 _HUB_METHODS = {"qlora": "lora"}  # others are called as their scripts are
 _FOR_GOOD = ExitStack()  # is never left, as each script has a process of its own
 _OF_ALL_DATA = ("mask_prompt", "prompt_style", "ignore_index", "seed", "num_workers")
+_ASKED_WORD = re.compile(r"""token_to_id\(["']([^"']+)["']\)""")
+_MOST_UNLIKE_WORDS = 1  # such as the `hf` of `Llama-2-7b-hf`
 _CUT_LENGTH = 700  # words of the hub's texts, more than any of its configurations lets in
 
 
@@ -164,6 +168,7 @@ def _of_hub(row: dict[str, str]) -> Callable[[Path], Script]:
 def _by_config(checkpoint: str, method: str, config: str, batch_size: int, folder: Path) -> Script:
     yaml: Any = imported("yaml", config)
     commit, options = _found(yaml, checkpoint, config)
+    checkpoint = Path(options["checkpoint_dir"]).name  # as litgpt calls it
     texts = [{"instruction": "a", "input": "", "output": "a " * _CUT_LENGTH}] * _NUM_TEXTS
     for name in ("train", "val"):
         (folder / f"{name}.json").write_text(json.dumps(texts))
@@ -183,13 +188,26 @@ def _by_config(checkpoint: str, method: str, config: str, batch_size: int, folde
 
 
 def _found(yaml: Any, checkpoint: str, config: str) -> tuple[str, dict[str, Any]]:
-    """The first commit with a configuration of that name for a checkpoint, and what it says."""
-    for commit in _HUB_COMMITS:
-        for file in sorted((_in_library(commit) / "config_hub" / "finetune").glob(f"*/{config}")):
-            options: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-            if Path(options["checkpoint_dir"]).name == checkpoint:
+    """The first commit with a configuration of that name for a checkpoint, and what it says.
+
+    A checkpoint that no configuration names exactly is one whose name has the same words, or all but one.
+    """
+    found = [
+        (commit, yaml.safe_load(file.read_text(encoding="utf-8")))
+        for commit in _HUB_COMMITS
+        for file in sorted((_in_library(commit) / "config_hub" / "finetune").glob(f"*/{config}"))
+    ]
+    for num_unlike in range(_MOST_UNLIKE_WORDS + 1):
+        for commit, options in found:
+            if _num_unlike(Path(options["checkpoint_dir"]).name, checkpoint) == num_unlike:
                 return commit, options
     raise FileNotFoundError(f"no configuration {config} of {checkpoint} in any of {', '.join(_HUB_COMMITS)}")
+
+
+def _num_unlike(name: str, other: str) -> int:
+    """How many words one of two names has and the other has not; upper and lower case are the same."""
+    of_name, of_other = (Counter(re.split(r"[-_./ ]", each.lower())) for each in (name, other))
+    return (of_name - of_other).total() + (of_other - of_name).total()
 
 
 def _in_library(name: str) -> Path:
@@ -216,11 +234,19 @@ def _lay_checkpoint(folder: Path, package: str, commit: str, name: str) -> str:
     (checkpoint / "lit_config.json").write_text(json.dumps(options))
     (checkpoint / "model_config.yaml").write_text(imported("yaml", name).safe_dump(options))
     tokenizer = imported("tokenizers", name)
-    of_words: Any = tokenizer.Tokenizer(tokenizer.models.WordLevel({"a": 0}, unk_token="a"))
+    words = {"a": 0} | {word: number for number, word in enumerate(_asked_words(library), 1)}
+    of_words: Any = tokenizer.Tokenizer(tokenizer.models.WordLevel(words, unk_token="a"))
     of_words.pre_tokenizer = tokenizer.pre_tokenizers.WhitespaceSplit()
     of_words.save(str(checkpoint / "tokenizer.json"))
     (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "a", "tokenizer_class": ""}')
     return str(checkpoint)
+
+
+def _asked_words(library: Any) -> list[str]:
+    """Tokens that the library's styles of prompts look up, which a tokenizer must have."""
+    prompts = Path(library.__file__).with_name("prompts.py")
+    text = prompts.read_text(encoding="utf-8") if prompts.exists() else ""
+    return sorted(set(_ASKED_WORD.findall(text)) - {"a"})
 
 
 _LAID = {_TUTORIAL: _of_tutorial, _HUB: _of_hub}

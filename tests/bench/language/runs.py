@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from statistics import median
@@ -142,9 +142,11 @@ class ScriptRun(Traced):
 
     Attributes:
         lay: puts what the script reads into a folder, and says how it is called.
+        keeps_batch: whether it runs at its own batch size.
     """
 
     lay: Callable[[Path], Script]
+    keeps_batch: bool = False
 
     def trace(self) -> Trace:
         from autofit_workers.tracing.fake import fake_gpu
@@ -153,8 +155,11 @@ class ScriptRun(Traced):
         fake_gpu.install()  # before `lay` imports what asks for a GPU
         # A script cannot remove files until its process ends: whoever started that removes the folder.
         folder = mkdtemp()
+        reference = self.lay(Path(folder)).reference()
+        assert reference.script is not None
+        call = replace(reference.script, keeps_batch=self.keeps_batch)
         spec = TrialSpec(
-            workload=self.lay(Path(folder)).reference(),
+            workload=replace(reference, script=call),
             batch_size=self.batch_size,
             probe=Probe.PREDICT,
             architecture=self.architecture,
@@ -283,7 +288,7 @@ class SeenOverTexts:
 
     def __init__(self, traces: Sequence[Trace], run: Run) -> None:
         assert run.lengths is not None
-        passes = PassesOfLengths([(trace, _likely_sizes(trace, run.architecture)) for trace in traces])
+        passes = PassesOfLengths([(trace, likely_sizes(trace, run.architecture)) for trace in traces])
         reserved: list[int | None] = []
         for seed in range(NUM_ORDERS):
             order = batches(run.lengths.data, run.batch_size, seed=seed)
@@ -301,7 +306,7 @@ class SeenOverTexts:
         return int(median(self.reserved_bytes))
 
 
-def _likely_sizes(trace: Trace, architecture: str) -> list[int]:
+def likely_sizes(trace: Trace, architecture: str) -> list[int]:
     return _on_card(trace, architecture).by_first_source.sizes(Level.LIKELY)
 
 

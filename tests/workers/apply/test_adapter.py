@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -255,3 +257,49 @@ def test_an_adapter_is_trained_beside_torchaos_weights():
     trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
     assert trained
     assert all("lora" in name for name in trained)
+
+
+_REFUSED = """
+import json, sys
+from autofit_workers.apply import adapter
+from autofit_workers.workload.libraries.importing import imported
+
+transformers = imported("transformers", "a test")
+told = {name: value for name, value in json.loads(sys.argv[1]).items() if name != "model_type"}
+model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**told))
+adapted = adapter.with_adapter(model, "vera:r=4")
+assert any("vera_lambda" in name for name, each in adapted.named_parameters() if each.requires_grad)
+(note,) = adapter.notes()
+print(note)
+adapter.begin_program()
+assert not adapter.notes()
+"""
+
+
+@pytest.mark.process
+def test_a_torchao_that_peft_refuses_is_left_out_where_the_model_has_nothing_of_it(tmp_path: Path):
+    (tmp_path / "torchao").mkdir()
+    (tmp_path / "torchao" / "__init__.py").touch()
+    about = tmp_path / "torchao-0.1.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: torchao\nVersion: 0.1\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _REFUSED, json.dumps(CONFIG)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *filter(None, sys.path)))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot use torchao 0.1, of which this model has nothing" in done.stdout
+
+
+def test_an_extension_that_peft_compiles_is_followed_by_a_stand_in(config: Path):
+    """BOFT's blocks on a diagonal: a square matrix for each adapted layer and factor, kept for backward."""
+    trace = traced(config, adapter="boft:boft_block_size=4,boft_n_butterfly_factor=2,targets=q,v")
+    squares = [
+        a for a in trace.allocations if a.operator == "aten.new_zeros" and a.shape == (2, HIDDEN, HIDDEN)
+    ]
+    assert len(squares) == 3 * 2 * NUM_LAYERS  # in each of three steps
+    assert any(note.startswith("peft compiles fbd_cuda") for note in trace.notes)
+    assert not any("fbd_cuda" in note for note in traced(config, adapter="lora:r=4").notes)

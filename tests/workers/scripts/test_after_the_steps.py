@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 _HEAD = """
 import torch

@@ -14,7 +14,7 @@ from autofit_workers.spec.trace import BatchSource, Trace
 from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.run import run
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 _HEAD = """
 import sys, torch

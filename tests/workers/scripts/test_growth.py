@@ -10,7 +10,7 @@ from autofit_workers.spec.trace import Trace
 from autofit_workers.trials.run import run
 from tests.workers.scripts.growing_loops import CLEAN, HEAD, LEAKS
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 
 @pytest.mark.parametrize("name", LEAKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 _HEAD = """
 import torch

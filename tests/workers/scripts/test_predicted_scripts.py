@@ -19,7 +19,7 @@ from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.run import run
 from tests.workers.predicted import peaks_of
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 EXAMPLES = Path(__file__).parent / "examples"
 BATCH = 128
@@ -159,9 +159,6 @@ STEP = "loss = loss_of_step(); optimizer.step()"
         ([f"for _ in range(5): {STEP}; exit(1) if loss > 10 else None"], ["taken as False"]),
         ([f"for _ in range(2): {STEP}", "raise KeyError('path')"], ["steps; the script then raised"]),
         ([f"for _ in range(2): {STEP}", "model.to('cuda:1')"], ["from 2 optimizer steps; the script then: "]),
-        (["model = torch.compile(model)", f"for _ in range(3): {STEP}"], ["compile is followed as eager"]),
-        (["@torch.compile", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}; twice(loss)"],
-         ["compile is followed as eager"]),
         (["torch.backends.cudnn.benchmark = True", f"for _ in range(3): {STEP}"], ["cudnn-benchmark conv"]),
     ],
 )  # fmt: skip
@@ -172,11 +169,35 @@ def test_what_was_seen_is_an_answer_and_what_was_decided_is_told(written, lines,
     assert all(note in told for note in notes)
 
 
-def test_a_function_that_is_compiled_and_never_called_is_not_told(written):
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["model = torch.compile(model, fullgraph=True)", f"for _ in range(3): {STEP}"],
+        [
+            "class Doubled(nn.Module):",
+            "    def forward(self, x): return 2 * linear(x) + 1",
+            "linear, model = model, Doubled()",
+            "model.compile()",
+            f"for _ in range(3): {STEP}",
+        ],
+        ["@torch.compile", "def twice(x): return 2 * x + 1", f"for _ in range(3): {STEP}; twice(loss)"],
+    ],
+)
+def test_what_a_script_compiles_is_followed_as_compiled(written, lines):
+    outcome = written(*lines)
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert any(call.work.operator.startswith("inductor.") for call in trace.work)
+    assert trace.seen.num_eager_graphs == 0
+
+
+def test_a_function_that_is_compiled_and_never_called_changes_nothing(written):
     outcome = written(
         "@torch.compile(dynamic=True)", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}"
     )
-    assert not any("compile" in note for note in Trace.from_json(outcome.trace_json).notes)
+    trace = Trace.from_json(outcome.trace_json)
+    assert not any("compile" in note for note in trace.notes)
+    assert not any(call.work.operator.startswith("inductor.") for call in trace.work)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +282,22 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
     )
     assert outcome.verdict is Verdict.TRACED, outcome.error
     assert not os.path.exists("never.pt")  # noqa: PTH110
+
+
+def test_marks_for_profilers_and_the_allocators_history_are_answered(written):
+    outcome = written(
+        "torch.cuda.memory._record_memory_history(max_entries=1000)",
+        "torch.cuda.cudart().cudaProfilerStart()",
+        "for _ in range(3):",
+        "    with torch.cuda.nvtx.range('step'), torch.autograd.profiler.emit_nvtx():",
+        f"        {STEP}",
+        "    torch.cuda.nvtx.mark('stepped')",
+        "    assert torch.cuda.memory._snapshot()['segments'] == torch.cuda.memory_snapshot() == []",
+        "    torch.cuda.memory._dump_snapshot('never.pickle')",
+        "torch.cuda.profiler.stop()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert not os.path.exists("never.pickle")  # noqa: PTH110
 
 
 def test_a_process_that_left_its_group_ends_with_the_script(written, tmp_path):
@@ -678,3 +715,181 @@ def test_of_accumulated_batches_the_first_show_what_each_takes(tmp_path, kept, n
     )
     made = [trace.allocations[event] for event in trace.events[start:end] if event >= 0]
     assert sum(each.operator == "aten.relu" for each in made) == num_passes
+
+
+def test_tensors_may_be_made_in_pinned_memory(written):
+    outcome = written(
+        "tokens = torch.empty(1024, dtype=torch.uint8, pin_memory=True)",
+        "assert tokens.numpy().nbytes == 1024",
+        "window = torch.tensor([1, 2], pin_memory=True).cuda(non_blocking=True)",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+
+
+def test_a_compiled_model_in_distributed_data_parallel_is_compiled(tmp_path):
+    outcome = as_it_is(
+        tmp_path,
+        "import os, torch",
+        "import torch.distributed as dist",
+        "from torch.nn.parallel import DistributedDataParallel",
+        "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')",
+        "dist.init_process_group('nccl')",
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8)).cuda()",
+        "model = DistributedDataParallel(torch.compile(model), device_ids=[0])",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "for _ in range(10):",
+        "    model(torch.randn(64, 8, device='cuda')).square().mean().backward()",
+        "    optimizer.step()",
+        "    optimizer.zero_grad()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes
+
+
+def test_an_operator_of_the_scripts_own_is_run(written):
+    """Its temporaries count, of which the function that describes its outputs says nothing."""
+    lines = (
+        "@torch.library.custom_op('own::scaled', mutates_args=())",
+        "def scaled(x: torch.Tensor) -> torch.Tensor:",
+        "    return x.repeat({}, 1)[: x.size(0)].mul(2)",
+        "@scaled.register_fake",
+        "def _(x):",
+        "    return torch.empty_like(x)",
+        "x = torch.randn(1024, 1024, device='cuda')",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    torch.ops.own.scaled(x)",
+        "    optimizer.step()",
+    )
+    peaks = []
+    for num_copies in (1, 9):
+        outcome = written(*(line.format(num_copies) for line in lines))
+        assert outcome.verdict is Verdict.TRACED, outcome.error
+        peaks.append(peaks_of(outcome).allocated_bytes)
+    assert peaks[1] - peaks[0] == pytest.approx(8 * 4 * 1024**2, rel=0.01)
+
+
+def test_an_operator_of_the_scripts_own_that_cannot_be_run_is_followed_by_its_outputs(written):
+    outcome = written(
+        "@torch.library.custom_op('own::compiled', mutates_args=())",
+        "def compiled(x: torch.Tensor) -> torch.Tensor:",
+        "    raise RuntimeError('the extension was not built')",
+        "@compiled.register_fake",
+        "def _(x):",
+        "    return torch.empty_like(x)",
+        "x = torch.randn(1024, 1024, device='cuda')",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    torch.ops.own.compiled(x)",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert any(
+        "own::compiled is not one of PyTorch's" in n for n in Trace.from_json(outcome.trace_json).notes
+    )
+
+
+def test_a_compiled_product_of_8_bit_numbers_is_followed(written):
+    outcome = written(
+        "@torch.compile",
+        "def product(a, b):",
+        "    one = torch.ones((), device='cuda')",
+        "    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)",
+        "    return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)",
+        "a = torch.randn(1024, 1024, device='cuda')",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    product(a, a)",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert Trace.from_json(outcome.trace_json).seen.num_eager_graphs == 0
+
+
+@pytest.mark.parametrize("loop", ["while True:", "for _ in range(1000):"])
+def test_a_generator_that_is_asked_by_next_goes_on(written, loop):
+    """A warm-up loop is ended, and so is the training loop; then the script evaluates."""
+    outcome = written(
+        "def batches():",
+        f"    {loop}",
+        "        yield torch.randn(BATCH, 8).cuda()",
+        "loader = batches()",
+        "def train(num_steps):",
+        "    for _ in range(num_steps):",
+        "        optimizer.zero_grad()",
+        "        model(next(loader)).square().mean().backward()",
+        "        optimizer.step()",
+        "train(20)",
+        "train(1000)",
+        "model.eval()",
+        "with torch.no_grad():",
+        "    model(next(loader))",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.is_to_end, trace.notes
+    assert any(mark.name.endswith("evaluation") for mark in trace.marks)
+
+
+_KERNEL = (
+    "import triton",
+    "import triton.language as tl",
+    "@triton.jit",
+    "def double_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):",
+    "    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+    "    x = tl.load(x_ptr + offsets, mask=offsets < n)",
+    "    tl.store(out_ptr + offsets, x * 2, mask=offsets < n)",
+    "@torch.compile(fullgraph=True)",
+    "def doubled(x, num_times):",
+    "    for _ in range(num_times):",
+    "        out = torch.empty_like(x)",
+    "        double_kernel[(1,)](x, out, x.numel(), BLOCK=64)",
+    "        x = out.sin()",
+    "    return x",
+)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_compiled_code_launches_kernels_of_triton(written):
+    """A launch allocates nothing, and what it writes is used again."""
+    peaks = []
+    for num_times in (2, 8):
+        outcome = written(
+            *_KERNEL,
+            "x = torch.randn(1024, 1024, device='cuda')",
+            "for _ in range(10):",
+            "    loss_of_step()",
+            f"    doubled(x, {num_times})",
+            "    optimizer.step()",
+        )
+        assert outcome.verdict is Verdict.TRACED, outcome.error
+        trace = Trace.from_json(outcome.trace_json)
+        assert trace.seen.num_eager_graphs == 0, trace.notes
+        assert any("double_kernel" in note for note in trace.notes)
+        peaks.append(peaks_of(outcome).allocated_bytes)
+    assert peaks[0] == peaks[1]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn_interface") is not None, reason="it is installed")
+def test_compiled_code_calls_flash_attention_3(written):
+    outcome = written(
+        "from autofit_workers.tracing.kernels.stand_ins import asking",
+        "asking.offer('flash_attention_3')",
+        "from flash_attn_interface import flash_attn_varlen_func",
+        "ends = torch.arange(0, 1025, 256, dtype=torch.int32, device='cuda')",
+        "@torch.compile(fullgraph=True)",
+        "def attend(x, ends):",
+        "    q, k, v = x.chunk(3, dim=1)",
+        "    return flash_attn_varlen_func(q, k, v, ends, ends, 256, 256, causal=True).float().mean()",
+        "x = torch.randn(1024, 6, 128, device='cuda', dtype=torch.bfloat16, requires_grad=True)",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    attend(x, ends).backward()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert Trace.from_json(outcome.trace_json).seen.num_eager_graphs == 0

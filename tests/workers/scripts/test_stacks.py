@@ -16,7 +16,7 @@ from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import without_missing_operators
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 _HEAD = """
 import os, torch

@@ -142,10 +142,3 @@ def test_what_has_no_fused_kernel_is_refused_as_in_a_measurement(outcome_of):
     outcome = outcome_of("perceptron", optimizer="rmsprop", optimizer_impl="fused")
     assert outcome.error.kind == "user"
     assert "no fused CUDA kernel for rmsprop" in outcome.error.message
-
-
-def test_a_compiled_model_is_measured_and_not_predicted(outcome_of):
-    outcome = outcome_of("perceptron", compile=True)
-    assert outcome.error is not None
-    assert outcome.error.kind == "unsupported"
-    assert "leave compile out" in outcome.error.message

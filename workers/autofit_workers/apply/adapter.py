@@ -7,7 +7,9 @@ transformers knows by the model's class, shorter names of options, and hints for
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib.metadata
+import re
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +17,14 @@ from torch import nn
 
 from autofit_workers.spec.errors import InapplicableError, text_of
 from autofit_workers.spec.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
+from autofit_workers.workload.libraries.hiding import hidden, holds, unusable
 from autofit_workers.workload.libraries.importing import hint, imported
 
 _TARGETS, _LISTS = "target_modules", ("target_modules", "modules_to_save", "exclude_modules")
 _ALL_LINEAR = "all-linear"
+_PEFT = "peft"
+_FOLDER = re.compile(r" \([^()]*\)$")  # at the end of the message of a failed import
+_notes: dict[str, None] = {}  # of the current program
 _SHORT = {"rank": "r", "targets": _TARGETS}
 # Task by the name of transformers' mapping of model classes, in the order of the look-up.
 _TASKS = {
@@ -36,7 +42,17 @@ def library(adapter: str) -> ModuleType:
     Raises:
         MissingLibraryError: peft is not installed here.
     """
-    return imported("peft", f"adapter {adapter}", "a method")
+    return imported(_PEFT, f"adapter {adapter}", "a method")
+
+
+def begin_program() -> None:
+    """Forgets what was noted of an earlier workload's adapter in this process."""
+    _notes.clear()
+
+
+def notes() -> tuple[str, ...]:
+    """Notes for the user about libraries that peft could not use, a sentence each."""
+    return tuple(_notes)
 
 
 def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> nn.Module:
@@ -62,10 +78,43 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
         told[_TARGETS] = _found(model, told[_TARGETS], method)
     try:
         config = config_class(task_type=task_of(model), **told)
-        adapted: nn.Module = peft.get_peft_model(model, config, autocast_adapter_dtype=in_float32)
+        adapted = _made(model, lambda: peft.get_peft_model(model, config, autocast_adapter_dtype=in_float32))
     except (ValueError, TypeError, NotImplementedError, KeyError, AttributeError, ImportError) as error:
         raise InapplicableError(f"peft does not put {adapter} on this model: {text_of(error)}") from error
     return adapted
+
+
+def _made(model: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
+    """Adapted model by `make`, without an optional library that peft cannot use and the model does not hold.
+
+    Raises:
+        ImportError: the model holds something of that library, or peft lacks something without it too.
+    """
+    try:
+        return make()
+    except ImportError as error:
+        package = unusable(error, _PEFT)
+        if package is None or holds(model, package):
+            raise
+        try:
+            with hidden(package, _PEFT):
+                adapted = make()
+        except ImportError:
+            raise error from None
+        _notes[
+            f"{_release(_PEFT)} cannot use {_release(package)}, of which this model has nothing: the adapter "
+            f"was made as where {package} is not installed; where it trains, remove {package} or install "
+            f"releases that go together ({_FOLDER.sub('', text_of(error))})"
+        ] = None
+        return adapted
+
+
+def _release(package: str) -> str:
+    """Name of a package, and its release where a distribution of that name is installed."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return package
 
 
 def _config_class(peft: Any, method: str) -> Any:

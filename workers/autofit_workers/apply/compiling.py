@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.pytorch.compiling import compile_counters
+from autofit_workers.pytorch.compiling import compile_counters, set_activation_budget
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import Knobs
@@ -18,9 +18,14 @@ def require_compilable(knobs: Knobs) -> None:
     A compiled model runs kernels of its own in place of operators.
 
     Raises:
-        InapplicableError: `knobs` compile the model and set such a knob.
+        InapplicableError: `knobs` compile the model and set such a knob, or set one that only a compiled
+            model has.
     """
     if not knobs.compile:
+        if knobs.activation_budget is not None:
+            raise InapplicableError(
+                "activation_budget only acts on a model that is compiled: add compile, or leave it out"
+            )
         return
     if not isinstance(conv.find(knobs.conv_algo), conv.ConvPolicy):
         raise InapplicableError(
@@ -34,12 +39,13 @@ def require_compilable(knobs: Knobs) -> None:
         )
 
 
-def compiled(model: torch.nn.Module) -> torch.nn.Module:
+def compiled(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """Model wrapped by `torch.compile`, which compiles its kernels at the first batch.
 
     `Module.compile` is not used: it has no effect on a model whose `forward` is PyTorch's own, such as
     `nn.Sequential`.
     """
+    set_activation_budget(1.0 if knobs.activation_budget is None else knobs.activation_budget)
     untyped: Any = torch.compile
     made: torch.nn.Module = untyped(model)
     return made

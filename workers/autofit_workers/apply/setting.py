@@ -187,7 +187,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     """
     torchao_weights.quantize_on(model, device)
     model = adapted_model(model.to(device), knobs)
-    return compiled(model) if knobs.compile else model
+    return compiled(model, knobs) if knobs.compile else model
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:

@@ -17,6 +17,6 @@ training       optimizers, the gradient scaler, initializers
 device_guards  the registry of C++ by which devices are set
 cuda           the driver's device and the allocator's history
 compiling      the compiler behind `torch.compile`
-flex_attention, triton_kernels, process_groups, collectives, dtensors, shards, pipelining
+inductor, flex_attention, triton_kernels, process_groups, collectives, dtensors, pipelining
                imported where they are needed, as their imports cost time
 """

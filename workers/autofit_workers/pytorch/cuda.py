@@ -9,7 +9,14 @@ import torch
 
 from autofit_workers.pytorch.private_name import PrivateName
 
-__all__ = ["CURRENT_ACCELERATOR", "EXCHANGE_DEVICE", "memory_snapshot", "record_memory_history"]
+__all__ = [
+    "CURRENT_ACCELERATOR",
+    "EXCHANGE_DEVICE",
+    "MEMORY_HISTORY",
+    "MEMORY_SNAPSHOT",
+    "memory_snapshot",
+    "record_memory_history",
+]
 
 # Functions that set the device and return the one before.
 EXCHANGE_DEVICE = (
@@ -26,3 +33,6 @@ CURRENT_ACCELERATOR = (
 # Records each event of the caching allocator, and returns them with its segments.
 record_memory_history: Callable[..., None] = torch.cuda.memory._record_memory_history
 memory_snapshot: Callable[[], dict[str, Any]] = torch.cuda.memory._snapshot
+# The same two, as scripts call them.
+MEMORY_HISTORY = PrivateName(torch.cuda.memory, "_record_memory_history")
+MEMORY_SNAPSHOT = PrivateName(torch.cuda.memory, "_snapshot")

@@ -1,4 +1,4 @@
-"""How a `DTensor` propagates shapes, draws random numbers, and is split among ranks."""
+"""How a `DTensor` propagates shapes, draws random numbers, and is split; and what FSDP shards by."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.fsdp._flat_param import FlatParamHandle  # of `FullyShardedDataParallel`
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup  # of `fully_shard`
 from torch.distributed.tensor import Shard, _utils
 from torch.distributed.tensor._random import OffsetBasedRNGTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -18,6 +20,8 @@ from autofit_workers.pytorch.private_name import PrivateName
 __all__ = [
     "PROPAGATE_SHAPES",
     "SPLIT_OFF_SHARD",
+    "FSDPParamGroup",
+    "FlatParamHandle",
     "clear_sharding_cache",
     "local_shape",
     "replace_device_state",

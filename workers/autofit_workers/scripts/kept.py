@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 METHODS = ("add", "append", "appendleft", "extend", "insert", "setdefault", "update")
 _KINDS = (list, set, dict, deque)
 _MOST = 10_000  # containers that are remembered
@@ -26,11 +28,14 @@ class KeptIn:
 
     def by(self, line: str, method: _Method) -> _Method:
         """Records that a script's `line` calls a container's `method`, such as `append`; returns `method`."""
-        self.here(line, getattr(method, "__self__", None))
+        if not torch.compiler.is_compiling():
+            self.here(line, getattr(method, "__self__", None))
         return method
 
     def here(self, line: str, container: object) -> None:
         """Records that a script's `line` adds to `container`, if that is a list, set, dictionary or deque."""
+        if torch.compiler.is_compiling():
+            return
         if self.is_on and isinstance(container, _KINDS) and len(self._lines) < _MOST:
             self._lines[id(container)] = line
 

@@ -12,7 +12,6 @@ if a loop's variable is used in a condition, its last iteration runs as well.
 from __future__ import annotations
 
 import ast
-import builtins
 import copy
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,13 +50,19 @@ class LoopCode:
             tree = ast.fix_missing_locations(_Watched(self._loops, path).visit(tree))
         return compile(tree, path, "exec")
 
+    def add_to(self, module: ModuleType) -> None:
+        """Adds the object that rewritten code calls to a module that runs such code.
+
+        It is a name of the module and not of all modules, as `torch.compile` fails at unknown builtins.
+        """
+        vars(module)[_NAME] = self._loops
+
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Context manager that compiles modules imported from the script's folder so that loops can end."""
         if self._loops is None:
             yield
             return
-        setattr(builtins, _NAME, self._loops)
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -84,6 +89,10 @@ class _Loader(SourceFileLoader):
     def __init__(self, name: str, path: str, code: LoopCode) -> None:
         super().__init__(name, path)
         self._code = code
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._code.add_to(module)
+        super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -7,16 +7,19 @@
         torch.save(…)                    runs
 
 A loop ends when two of its iterations have made steps, the inner loops first; a loop that was ended before
-ends at its first step. Loops of libraries are not seen, but the data loaders that they iterate over are. A
-loader also ends once three of its batches in an evaluation had equal shapes and left live memory unchanged:
-further batches would show nothing new.
+ends at its first step. A loop of a generator that gives batches goes on if the script asks for them by
+`next`, which would raise an error. Loops of libraries are not seen, but the data loaders that they iterate
+over are. A loader also ends once three of its batches in an evaluation had equal shapes and left live memory
+unchanged: further batches would show nothing new.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import operator
+import sys
 import threading
 import weakref
 from collections import deque
@@ -24,8 +27,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from types import FrameType
 from typing import Any, TypeVar
 
+import torch
 from torch.utils.data import dataloader
 
 from autofit_workers.pytorch.data_loading import DataLoaderIterator
@@ -232,8 +237,8 @@ class Loops:
 
         owner.__iter__ = iterated
 
-    def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
-        """Yields the values of a `for` loop of the script, until autofit ends the loop.
+    def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterable[Any]:
+        """Values of a `for` loop of the script, until autofit ends the loop; all of them in compiled code.
 
         Args:
             values: iterable of the loop.
@@ -241,6 +246,9 @@ class Loops:
             decides: whether an `if` in the loop uses the loop's variables, as code for the last step does.
                 The last iteration is then run as well, once for each `site`.
         """
+        return values if torch.compiler.is_compiling() else self._each(values, site, decides)
+
+    def _each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
         loop = _Loop(site, _length(values))
         running = self._running.loops
         running.append(loop)
@@ -249,7 +257,7 @@ class Loops:
             for value in values:
                 loop.num_rounds += 1
                 yield value
-                if loop.is_ended:
+                if loop.is_ended and not _is_asked_for_next(sys._getframe(1)):  # noqa: SLF001
                     break
             if loop.is_ended and decides and site not in self._shown_last:
                 self._shown_last.add(site)
@@ -260,11 +268,13 @@ class Loops:
 
     def goes_on(self, site: Hashable) -> bool:
         """Whether a `while` loop may begin another iteration, if its condition holds."""
+        if torch.compiler.is_compiling():
+            return True
         running = self._running.loops
         loop = next((each for each in reversed(running) if each.site == site), None)
         if loop is None:
             running.append(loop := _Loop(site))
-        elif loop.is_ended:
+        elif loop.is_ended and not _is_asked_for_next(sys._getframe(1)):  # noqa: SLF001
             del running[running.index(loop) :]
             return False
         loop.num_rounds += 1
@@ -284,7 +294,8 @@ class Loops:
 
         The call is inserted into the script's code around the function that begins the phase.
         """
-        self._unreached.pop(site, None)
+        if not torch.compiler.is_compiling():
+            self._unreached.pop(site, None)
         return function
 
     def stepped(self, *, counts: bool, is_enough: bool) -> bool:
@@ -345,6 +356,14 @@ class Loops:
         if nest[-1].length is None and loader is not None:
             nest[-1].length = loader.length
         return nest
+
+
+def _is_asked_for_next(frame: FrameType | None) -> bool:
+    """Whether a frame is a generator's that a call resumed, such as `next`, and not a `for` loop."""
+    if frame is None or not frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_back is None:
+        return False
+    asking = frame.f_back
+    return "CALL" in dis.opname[asking.f_code.co_code[asking.f_lasti]]
 
 
 def _length(values: Any) -> int | None:

@@ -77,6 +77,7 @@ def run_script(
     leave_out_searches(watch.notes.append)
     clock = Clock(watch, give_up)
     loop_code = LoopCode(watch.loops, str(Path(ref.target).parent))
+    loop_code.add_to(main)
     code = loop_code.compiled(_parsed(ref, source, batch_size), ref.target)
     launchers = Launchers(
         ref.name,

@@ -263,6 +263,38 @@ def from_document(
     return tuple(calls)
 
 
+def with_works_apart(data: dict[str, Any], own_convolution: Callable[[int], int]) -> dict[str, Any]:
+    """Document of the same operator calls in which each call has rows of its own for its work and operands.
+
+    Args:
+        data: a document that `to_document` made, as it is read from JSON.
+        own_convolution: returns the index of a further row for a convolution, given the index of its row.
+    """
+    operands, works, calls, groups = list[Any](), list[Any](), list[Any](), list[Any]()
+    group_of = {number: group for number, *group in data.get("groups", ())}
+
+    def own_operand(number: int) -> int:
+        operands.append(data["operands"][number])
+        return len(operands) - 1
+
+    for number, *rest in data["calls"]:
+        operator, inputs, outputs, convolutions, flags = data["works"][number]
+        if number in group_of:
+            groups.append([len(works), *group_of[number]])
+        calls.append([len(works), *rest])
+        works.append(
+            [
+                operator,
+                [own_operand(each) for each in inputs],
+                [own_operand(each) for each in outputs],
+                [own_convolution(each) for each in convolutions],
+                flags,
+            ]
+        )
+    apart = {"operands": operands, "works": works, "calls": calls}
+    return {**data, **apart, **({"groups": groups} if groups else {})}
+
+
 def _whole(values: Iterable[Any]) -> tuple[int, ...]:
     read = tuple(values)
     if not {int}.issuperset(map(type, read)) or any(value < 0 for value in read):

@@ -107,6 +107,11 @@ def observe(operator: OpOverload) -> None:
         _followed.used[found] = None
 
 
+def is_another() -> bool:
+    """Whether a prediction follows another release than the installed one."""
+    return _followed.name is not None
+
+
 def notes() -> tuple[str, ...]:
     """Sentences on what a prediction of another release takes into account; empty for the installed one."""
     if _followed.name is None:

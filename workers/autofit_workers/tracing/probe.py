@@ -14,9 +14,8 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes  # else the first fake operator imports it, within a trace
 
-from autofit_workers.apply import process_state, setting
+from autofit_workers.apply import adapter, compiling, process_state, setting
 from autofit_workers.apply.base import quantize
-from autofit_workers.apply.compiling import require_compilable
 from autofit_workers.apply.parallel.alike_ranks import alike_ranks
 from autofit_workers.apply.parallel.ranks import Ranks, require_one_kind, require_one_mesh
 from autofit_workers.apply.parallel.strategy import Dealt, Engine
@@ -32,6 +31,7 @@ from autofit_workers.spec.setup import GENERATE
 from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.tracing import followed_release
 from autofit_workers.tracing.built_model import BuiltModel
+from autofit_workers.tracing.compiled import entry as compiled
 from autofit_workers.tracing.explaining import explained
 from autofit_workers.tracing.fake import (
     dynamo,
@@ -46,7 +46,7 @@ from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_t
 from autofit_workers.tracing.fake.ranks import group
 from autofit_workers.tracing.host.fake_cpu import FakeCpuMode
 from autofit_workers.tracing.host.recorder import HostRecorder
-from autofit_workers.tracing.kernels import triton
+from autofit_workers.tracing.kernels import extensions, triton
 from autofit_workers.tracing.kernels.registry import REGISTRY
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
@@ -91,22 +91,34 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         DataDependentError: the step needs values that only a real run has.
         InapplicableError: knobs cannot be combined.
         UnsupportedError: an operator, or this release of PyTorch, cannot run without a GPU; or the model is
-            to be compiled.
+            to be compiled for the CPU, or sharded.
     """
+    compiling.require_compilable(spec.knobs)
     if spec.knobs.compile:
-        require_compilable(spec.knobs)
-        raise UnsupportedError(
-            "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
-            "is measured, not predicted: name a device to measure on, or leave compile out"
-        )
+        _require_followed(spec)
     if spec.workload.kind == "script":
         return _outcome(trace_script(spec, last_word), spec)
     _begin_program(spec)
     dynamo.install()  # before the workload's imports, which may import the compiler
+    if not spec.is_for_host:
+        compiled.install()  # likewise, as they may compile
     with without_missing_operators():  # imports may happen within a step too
         with importing():
             workload = resolve(spec.workload)
         return _outcome(trace_workload(workload, spec), spec)
+
+
+def _require_followed(spec: TrialSpec) -> None:
+    """Raises `UnsupportedError` if a compiled step cannot be followed in this setup."""
+    if spec.is_for_host:
+        raise UnsupportedError(
+            "what a compiled model takes on the CPU is measured, not predicted: leave compile out, or "
+            "measure (--probe measure)"
+        )
+    if spec.setup.parallel.shards:
+        raise UnsupportedError(
+            "a model that is compiled and sharded is not followed: leave compile out, or measure"
+        )
 
 
 def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
@@ -143,6 +155,8 @@ def _begin_program(spec: TrialSpec) -> None:
     flex_attention.begin_program()
     triton.install()
     triton.begin_program()
+    extensions.begin_program()
+    adapter.begin_program()
 
 
 def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
@@ -250,14 +264,17 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
         work=recorder.work_of_last_step(),
-        seen=Seen(step_ends=tuple(step_ends.positions)),
+        seen=Seen(step_ends=tuple(step_ends.positions), num_eager_graphs=compiled.num_eager_graphs()),
         notes=(
             *ranks.notes(model, spec.knobs.precision),
             *decisions.notes,
             *mode.notes,
             *asking.notes(),
+            *adapter.notes(),
+            *extensions.notes(),
             *of_transformers.notes(),
             *triton.notes(),
+            *compiled.notes(),
             *pinned_notes,
             *_left_out(workload),
             *([step.batch_note] if step.batch_note else []),
@@ -363,7 +380,9 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
         model = ranks.cut(setting.adapted_model(model, spec.knobs, shards=shards), workload)
     if isinstance(mode, fake_gpu.FakeGpuMode):
         mode.offloads = spec.setup.parallel.offloads
-    return _spread(workload, spec, ranks, model, mode) if shards and not ranks.brings_model else model
+    if shards and not ranks.brings_model:
+        model = _spread(workload, spec, ranks, model, mode)
+    return compiling.compiled(model, spec.knobs) if spec.knobs.compile else model
 
 
 def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
@@ -518,3 +537,6 @@ def _install(spec: TrialSpec) -> None:
         (fake_device if spec.is_for_host else fake_gpu).install()
     except RuntimeError as error:
         raise UnsupportedError(str(error)) from error
+    if not spec.is_for_host:
+        compiled.install()
+        compiled.begin_program()

@@ -61,6 +61,15 @@ def test_what_an_operator_of_triton_makes_on_its_way_is_seen() -> None:
     assert traced("operator").notes[0].startswith("kernels of Triton")
 
 
+def test_an_operator_of_python_that_launches_kernels_is_followed_by_its_own_function() -> None:
+    """Its function for shapes would tell neither the kernel nor the buffer with which it is tuned."""
+    trace = traced("experts")
+    assert [a.operator for a in trace.allocations].count("aten.zeros_like") == 3
+    assert [a.num_bytes for a in trace.allocations].count(FLUSHED_BYTES) == 4
+    assert trace.notes[0].startswith("kernels of Triton (_double)")
+    assert not any("moe_mm" in note for note in trace.notes)
+
+
 def test_a_number_that_a_kernel_writes_is_made_up_where_the_host_reads_it() -> None:
     assert traced("read").allocations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from autofit_workers.tracing.kernels.stand_ins import triton_language as tl
 from autofit_workers.tracing.kernels.stand_ins import triton_runtime as triton
@@ -50,6 +51,15 @@ def test_one_setting_is_not_timed_and_of_several_the_best_by_a_model_are() -> No
     pruning = {"perf_model": lambda BLOCK, **_rest: BLOCK, "top_k": 2}  # noqa: N803
     tuned = triton.autotune(configs, key=["num"], prune_configs_by=pruning)(_kernel)
     assert [config.kwargs["BLOCK"] for config in tuned.prune_configs({})] == [8, 16]
+
+
+def test_a_descriptor_of_tiles_has_the_fields_that_hooks_of_tuning_set() -> None:
+    tensor = torch.empty(6, 4)
+    tiles = triton.TensorDescriptor.from_tensor(tensor, [2, 2], padding="nan")
+    assert tiles.base is tensor
+    assert (tiles.shape, tiles.strides, tiles.padding) == ([6, 4], [4, 1], "nan")
+    tiles.block_shape = [tiles.block_shape[0] * 2, 4]
+    assert tiles.block_shape == [4, 4]
 
 
 def test_constants_can_be_reckoned_with_and_any_name_of_the_language_is_there() -> None:

@@ -84,7 +84,7 @@ class FullyShardRanks(Strategy):
         Gradients that outlive the step get their category later. Source:
         torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
         """
-        from autofit_workers.pytorch.shards import FSDPParamGroup
+        from autofit_workers.pytorch.dtensors import FSDPParamGroup
 
         return {
             FSDPParamGroup: {

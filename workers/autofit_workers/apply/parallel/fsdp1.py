@@ -59,7 +59,7 @@ class FirstFsdpRanks(Strategy):
 
         Source: torch/distributed/fsdp/_flat_param.py.
         """
-        from autofit_workers.pytorch.shards import FlatParamHandle
+        from autofit_workers.pytorch.dtensors import FlatParamHandle
 
         return {
             FlatParamHandle: {

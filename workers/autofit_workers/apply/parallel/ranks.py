@@ -171,7 +171,7 @@ class Ranks:
         if workload.mode == TRAIN and knobs.clip_grad_norm is not None:
             require_one_mesh(model, self.parallel)
         model = model.to(device)  # modules that are not sharded
-        return compiled(model) if knobs.compile else model
+        return compiled(model, knobs) if knobs.compile else model
 
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
         """Model wrapped for measured steps, for example in DDP.

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from autofit_workers.spec.knobs import (
+    activation_budget,
     adapter,
     allocator,
     attention,
@@ -49,6 +50,7 @@ KNOBS: dict[str, Knob] = {
         grad_accumulation,
         global_batch,
         compile,
+        activation_budget,
         attention,
         adapter,
         base,
@@ -94,8 +96,9 @@ class Knobs:
             step; None if `global_batch` decides it.
         global_batch: exact number of samples of an optimizer step, whatever the batch size: it is
             accumulated from as many batches as that takes.
-        compile: whether `torch.compile`, with its defaults, compiles the model. The memory of its kernels
-            is measured, never predicted.
+        compile: whether `torch.compile`, with its defaults, compiles the model.
+        activation_budget: share of activations, from 0 to 1, that a compiled model keeps for backward; None
+            for as many as PyTorch keeps by itself.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
             choice to PyTorch. `eager`, `fa2` and `fa3` are implementations of transformers, the latter two
             with the kernels of FlashAttention.
@@ -130,6 +133,7 @@ class Knobs:
     grad_accumulation: int | None = KNOBS["grad_accumulation"].default
     global_batch: int | None = KNOBS["global_batch"].default
     compile: bool = KNOBS["compile"].default
+    activation_budget: float | None = KNOBS["activation_budget"].default
     attention: str = KNOBS["attention"].default
     adapter: str | None = KNOBS["adapter"].default
     base: str | None = KNOBS["base"].default
@@ -146,6 +150,8 @@ class Knobs:
         """Checks and converts each knob's value; raises `ValueError` for wrong or contradictory ones."""
         for knob in KNOBS.values():
             value = getattr(self, knob.name)
+            if value is knob.default:  # as most are, of thousands of settings; it reads as itself
+                continue
             try:
                 read = knob.read(value)
             except ValueError as error:

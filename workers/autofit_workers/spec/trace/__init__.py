@@ -35,17 +35,24 @@ from autofit_workers.spec.trace.parts import (
     last_step,
     parameters_in_words,
 )
-from autofit_workers.spec.trace.rows import convolution_from_dict
+from autofit_workers.spec.trace.rows import (
+    BYTES_OF_ROW,
+    SHAPE_OF_ROW,
+    convolution_from_dict,
+    with_rows_apart,
+)
 from autofit_workers.spec.trace.seen import Lengths, Seen
 from autofit_workers.spec.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
 
 __all__ = [
     "AS_ASKED",
+    "BYTES_OF_ROW",
     "COMPILED_STEP",
     "CUSPARSE_BUFFER",
     "DATA_PARALLEL",
     "FORWARD_END",
     "MANAGED_MEMORY",
+    "SHAPE_OF_ROW",
     "SORT_BUFFER",
     "TRACE_SCHEMA",
     "UNPROTECTED",
@@ -71,4 +78,5 @@ __all__ = [
     "convolution_from_dict",
     "last_step",
     "parameters_in_words",
+    "with_rows_apart",
 ]

@@ -8,9 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.trace.parts import Allocation, Call, Category, HostWait, Scratch
-from autofit_workers.spec.work import Convolution
+from autofit_workers.spec.work import Convolution, with_works_apart
 
 _Value = TypeVar("_Value", bound=Hashable)
+# Places in the row of an allocation in a document.
+BYTES_OF_ROW, SHAPE_OF_ROW, _CONVOLUTION_OF_ROW = 0, 6, 7
 _MOST_LINES = 4_000_000  # of all stacks together
 _MOST_DIMENSIONS = 64  # of a tensor, as in PyTorch
 _MOST_STREAMS = 256  # PyTorch has 32 of each priority on a device, besides the default one
@@ -263,3 +265,24 @@ def _host_wait(row: list[Any]) -> HostWait:
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:
     """Makes a convolution from its JSON, which is that of `dataclasses.asdict`."""
     return from_plain(Convolution, data)
+
+
+def with_rows_apart(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Document of the same trace in which no two uses share a row for a convolution or an operator's work.
+
+    Shapes that differ are equal at some batch size by chance, as those of a batch of 10 and of 10 classes.
+    They share a row there alone, so documents of different batch sizes would have other numbers of rows.
+    """
+    convolutions = list[Any]()
+
+    def own(number: int) -> int:
+        convolutions.append(document["convolutions"][number])
+        return len(convolutions) - 1
+
+    rows = []
+    for row in document["allocations"]:
+        number = row[_CONVOLUTION_OF_ROW]
+        after = row[_CONVOLUTION_OF_ROW + 1 :]
+        rows.append(row if number is None else [*row[:_CONVOLUTION_OF_ROW], own(number), *after])
+    work = {"work": with_works_apart(document["work"], own)} if "work" in document else {}
+    return {**document, "convolutions": convolutions, "allocations": rows, **work}

@@ -16,6 +16,8 @@ class Seen:
         is_to_end: whether the code after the steps was run too, up to where the workload ends by itself.
         keepers: pairs of a line that allocates growing memory and the line that keeps it alive, if known.
         unseen: phases that the code names, or may have, but that were not traced: `evaluation`, `checkpoint`.
+        num_eager_graphs: number of graphs of `torch.compile` that were followed as eager code, as PyTorch's
+            compiler failed on them or took too long.
     """
 
     step_ends: tuple[int, ...] = ()
@@ -23,6 +25,7 @@ class Seen:
     is_to_end: bool = True
     keepers: tuple[tuple[str, str], ...] = ()
     unseen: tuple[str, ...] = ()
+    num_eager_graphs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

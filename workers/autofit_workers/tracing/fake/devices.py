@@ -17,7 +17,7 @@ from autofit_workers.pytorch.dispatch import DisableTorchDispatch, is_functorch_
 from autofit_workers.pytorch.fake_tensors import FakeTensor
 from autofit_workers.pytorch.tensors import is_all_true, parse_to
 from autofit_workers.spec.errors import UnsupportedError
-from autofit_workers.tracing.fake import streams
+from autofit_workers.tracing.fake import pinned, streams
 from autofit_workers.tracing.fake.tensor_types import constructed
 from autofit_workers.tracing.values.decisions import here, running
 from autofit_workers.tracing.values.known import is_made_up, known
@@ -106,6 +106,8 @@ class NamedDevices(TorchFunctionMode):
             return torch.tensor(True)  # a check on unknown values is taken to hold
         if func in _OF_LISTS:
             args = tuple(_read(each) if isinstance(each, list | tuple) else each for each in args)
+            if kwargs.get("pin_memory"):  # C++ pins it without calling a dispatch mode
+                return pinned.pinned(self._reading(func, args, {**kwargs, "pin_memory": False}))
         if any(map(_has_made_up, args)):
             args = tuple(map(_plain, args))
         return func(*args, **kwargs)

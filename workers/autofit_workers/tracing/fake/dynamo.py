@@ -146,6 +146,13 @@ def install() -> None:
     light.config = importlib.import_module(f"{_NAME}.config")
 
 
+def give_way() -> None:
+    """Imports the real `torch._dynamo` in place of the stand-in."""
+    light = sys.modules.get(_NAME)
+    if isinstance(light, _Light):
+        light.give_way()
+
+
 def not_compiled(model: Any = None, **_options: object) -> Any:
     """Replacement for `torch.compile` that leaves models eager; `flex_attention` is noted as compiled."""
     return not_compiled if model is None else flex_attention.compiled(model)

@@ -33,7 +33,7 @@ from autofit_workers.tracing.fake.devices import NamedDevices
 from autofit_workers.tracing.fake.running import MODES, OperatorObserver
 from autofit_workers.tracing.fake.shapes import FakeTensors, ShapeCache, as_computed
 from autofit_workers.tracing.fake.sparse import running as sparse
-from autofit_workers.tracing.kernels import following, triton
+from autofit_workers.tracing.kernels import following, own_operators, triton
 from autofit_workers.tracing.values.known import followed
 from autofit_workers.tracing.values.reads import ANSWERS
 from autofit_workers.tracing.values.sized import Sizes, has_mask, rule_of, scalar
@@ -65,6 +65,7 @@ class FakeDeviceMode(TorchDispatchMode):
         worked: called like the observer, but only to record work: after an operator that ran as several
             smaller ones, whose allocations the observer has seen.
         kept: tensors that libraries keep until the process ends, by name.
+        num_tried: number of Python functions that run and may fail, one within the other.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}
+        self.num_tried = 0
         self._strangers: dict[OpOverload, None] = {}  # operators that nobody registered
 
     @property
@@ -105,6 +107,11 @@ class FakeDeviceMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Whether PyTorch keeps its compiler from tracing this mode: False, as nothing is compiled here."""
         return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether PyTorch's compiler ignores this mode: True, as compiled code runs below it."""
+        return True
 
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
@@ -146,6 +153,9 @@ class FakeDeviceMode(TorchDispatchMode):
         given, args = args, self._without_real_tensors(args)
         if func is aten.index.Tensor and has_mask(given):
             return self._sizes.index(*given)
+        own = own_operators.body_of(func)
+        if own is not None and (done := self._tried(own, args, kwargs)) is not None:
+            return done[0]
         if (body := composites.WITH_TEMPORARIES.get(func) or triton.body_of(func)) is not None:
             with self:
                 result = body(*args, **kwargs)
@@ -156,6 +166,19 @@ class FakeDeviceMode(TorchDispatchMode):
         self.observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
         return result
+
+    def _tried(
+        self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any] | None:
+        """Result of a Python function in a tuple; None if it fails, as one that calls compiled code does."""
+        self.num_tried += 1
+        try:
+            with self:
+                return (body(*args, **kwargs),)
+        except Exception:  # noqa: BLE001 - the operator is then followed by its outputs
+            return None
+        finally:
+            self.num_tried -= 1
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kernel = following.kernel_of(func)
@@ -246,6 +269,16 @@ class FakeDeviceMode(TorchDispatchMode):
         """Copy of `buffer` on `device`, as `buffer.to(device)` returns."""
         return self.placed(buffer, device)
 
+    def launched(self, kernel: Any, read: tuple[Any, ...], written: list[Any]) -> None:
+        """Reports a kernel of compiled code to the observer, which allocates nothing.
+
+        Args:
+            kernel: stand-in for the kernel, which has an operator's names.
+            read: tensors that it reads.
+            written: tensors that it writes.
+        """
+        self.observer(kernel, read, {}, written)
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Reports to the observer that `storage` was resized by a call that is not an operator."""
         with DisableTorchDispatch():
@@ -330,7 +363,30 @@ def _let_inference_mode_decompose() -> None:
     mode undecomposed: a convolution would be an operator whose workspace is not known. Allocations are the
     same with gradients disabled.
     """
-    INFERENCE_MODE.replace(lambda enabled: torch.set_grad_enabled(not enabled))
+    INFERENCE_MODE.replace(_GradMode)
+
+
+class _GradMode:
+    """Context that disables gradients in place of PyTorch's C++ context of inference mode.
+
+    Like that, it ends when it is no longer referenced, as PyTorch's compiler enters it and lets it go.
+    """
+
+    def __init__(self, inference: bool) -> None:
+        self._enables = not inference
+        self._before: bool | None = None
+
+    def __enter__(self) -> Self:
+        self._before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._enables)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._before is not None:
+            torch.set_grad_enabled(self._before)
+            self._before = None
+
+    __del__ = __exit__
 
 
 def _let_models_be_copied() -> None:

@@ -41,6 +41,7 @@ from autofit_workers.tracing.fake.layouts import as_cudnn_returns
 from autofit_workers.tracing.fake.libraries import compiled_steps
 from autofit_workers.tracing.fake.properties import card_properties
 from autofit_workers.tracing.fake.running import OperatorObserver
+from autofit_workers.tracing.kernels import extensions
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 
@@ -52,6 +53,7 @@ _LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine"
 # By module of a library, the function that replaces its calls of CUDA's driver and its compiled functions.
 _REPLACEMENTS: dict[str, Callable[[Any], None]] = {
     "bitsandbytes.functional": managed_memory.replace_in_bitsandbytes,
+    "torch.utils.cpp_extension": extensions.replace_load,
     "torchao.optim.adam": compiled_steps.replace_in_torchao,
 }
 _ASKED_OF = "sm_80"
@@ -87,7 +89,7 @@ class FakeGpuMode(FakeDeviceMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
-            return self._device_for_cpp(args[0])
+            return device_for_cpp(args[0])
         if has_wrapper(types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
@@ -114,6 +116,8 @@ class FakeGpuMode(FakeDeviceMode):
         if self.offloads and is_large_new(func, args):
             with self.fake_mode:
                 return func(*args, **kwargs)
+        if kwargs.get("pin_memory"):  # nothing can be pinned without a GPU
+            return pinned.pinned(on_host(func, args, {**kwargs, "pin_memory": False}))
         return on_host(func, args, kwargs)
 
     def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -126,15 +130,17 @@ class FakeGpuMode(FakeDeviceMode):
         """
         return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
 
-    def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
-        if self.fake_mode.in_kernel_invocation:
-            return _META
-        device = tensor.fake_device
-        return torch.device(TOLD.type, device.index) if device.type == "cuda" else device
-
     def _card(self, device: torch.device) -> torch.device:
         is_another = device.index is not None and 0 < device.index < self.num_cards
         return torch.device(GPU.type, device.index) if is_another else GPU
+
+
+def device_for_cpp(tensor: FakeTensor) -> torch.device:
+    """Device that C++ is told for a fake tensor."""
+    if tensor.fake_mode.in_kernel_invocation:
+        return _META
+    device = tensor.fake_device
+    return torch.device(TOLD.type, device.index) if device.type == "cuda" else device
 
 
 def _is_on_gpu(args: tuple[Any, ...]) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,6 +91,21 @@ def compiled(function: Any) -> Any:
     return create
 
 
+def _and_state(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.cuda.get_rng_state(), operator(*args, **kwargs)
+
+
+def _with_state(_state: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    return operator(*args, **kwargs)
+
+
+# Operators by which compiled code computes random numbers again; a state of the generator lies on the host.
+_SAVING_STATE: dict[str, Callable[..., Any]] = {
+    "run_and_save_rng_state": _and_state,
+    "run_with_rng_state": _with_state,
+}
+
+
 def _named(function: Any) -> tuple[str, str]:
     return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
 
@@ -100,6 +116,9 @@ def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], k
     Raises:
         UnsupportedError: PyTorch itself has no eager code for the operator.
     """
+    if func.name() in _SAVING_STATE:
+        with mode:
+            return _SAVING_STATE[func.name()](*args, **kwargs)
     if not _compiled or func not in (flex_attention, flex_attention_backward):
         eager = func.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         if eager is None:

@@ -28,6 +28,10 @@ class RunningDevice(AbstractContextManager[Any], Protocol):
         """Context in which the observer is not called."""
         ...
 
+    def launched(self, kernel: Any, read: tuple[Any, ...], written: list[Any]) -> None:
+        """Reports a kernel of compiled code with the tensors that it reads and writes."""
+        ...
+
     def resized(self, storage: Any) -> None:
         """Reports to the observer that a storage was resized."""
         ...

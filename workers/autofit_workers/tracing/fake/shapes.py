@@ -57,6 +57,10 @@ def as_computed(_func: OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
     return result
 
 
+# Keys of functions that need no GPU.
+_RUN_ANYWHERE = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+
+
 class ShapeCache:
     """Runs operators on fake tensors, and computes each combination of operator and shapes only once.
 
@@ -84,6 +88,8 @@ class ShapeCache:
         """
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
+        if (names := _only_written(func)) and all(name in kwargs for name in names):
+            return kwargs[names[0]] if len(names) == 1 else tuple(kwargs[name] for name in names)
         if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == self._device:
             with in_kernel_invocation_manager(self._fake_mode):
                 view = func(*args, **kwargs)
@@ -209,6 +215,18 @@ def returns_its_first_argument(func: OpOverload) -> bool:
         and first is not None
         and first.is_write
     )
+
+
+@functools.cache
+def _only_written(func: OpOverload) -> tuple[str, ...]:
+    """Arguments that an `out=` operator without a fake function writes and returns; none for others.
+
+    Compiled code calls products such as `_scaled_mm.out` so, with outputs of the right size.
+    """
+    name = func.name()
+    if any(has_kernel(name, key) for key in _RUN_ANYWHERE):
+        return ()
+    return tuple(argument.name for argument in func._schema.arguments if argument.is_out)
 
 
 @functools.cache

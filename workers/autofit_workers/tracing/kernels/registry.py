@@ -64,9 +64,11 @@ _PYTORCHS = frozenset(
 # Module with a library's operators, by their namespace.
 _LIBRARIES = {
     "DaoAILab": "autofit_workers.tracing.kernels.causal_conv1d",
+    "autofit_triton": "autofit_workers.tracing.kernels.triton_graphs",
     "bitsandbytes": "autofit_workers.tracing.kernels.bitsandbytes",
     "flash_attn": "autofit_workers.tracing.kernels.flash_attn2",
     "flash_attn_3": "autofit_workers.tracing.kernels.flash_attn3",
+    "moe": "autofit_workers.tracing.kernels.fms",
     "quanto": "autofit_workers.tracing.kernels.quanto",
     "xformers_flash": "autofit_workers.tracing.kernels.xformers",
     "xformers_flash3": "autofit_workers.tracing.kernels.xformers",
@@ -81,11 +83,14 @@ class Kernel:
         outputs: returns fake outputs for a call; None if the operator has a fake function of its own.
         scratch: returns bytes of scratch memory, as one number or a sequence; None if there is none.
         by_name: whether both functions take all arguments by the names in the operator's schema.
+        runs_python: whether the operator's own function runs instead: it is one of Python's
+            (`torch.library.custom_op`) that calls PyTorch and launches kernels of Triton.
     """
 
     outputs: Outputs | None = None
     scratch: ScratchOf | None = None
     by_name: bool = False
+    runs_python: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from autofit_workers.pytorch.triton_kernels import (
     triton_search,
 )
 from autofit_workers.spec.versions import parse_release
+from autofit_workers.tracing.kernels.following import kernel_of
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 
@@ -129,8 +130,15 @@ def notes() -> tuple[str, ...]:
 
 
 def body_of(func: OpOverload) -> Callable[..., Any] | None:
-    """Python function of an operator made by `torch.library.triton_op`; None for other operators."""
+    """Python function of an operator that launches kernels of Triton; None for other operators.
+
+    Such are those made by `torch.library.triton_op`, and those that are registered to run as they are.
+    """
     name = func._schema.name
+    kernel = kernel_of(func)
+    if kernel is not None and kernel.runs_python and name in custom_ops.OPDEFS:
+        own: Callable[..., Any] = custom_ops.OPDEFS[name]._init_fn
+        return own
     if name not in getattr(library, "triton_ops_to_kernels", ()):
         return None
     body: Callable[..., Any] = custom_ops.OPDEFS[name]._abstract_fn
@@ -158,8 +166,13 @@ class Launch:
 
 def launch(kernel: Any, *_args: Any, **_options: Any) -> Launch:
     """Replacement for `JITFunction.run` that launches nothing and only records the kernel's name."""
-    _launched[getattr(kernel.fn, "__name__", "kernel")] = None
+    note_launch(getattr(kernel.fn, "__name__", "kernel"))
     return Launch()
+
+
+def note_launch(name: str) -> None:
+    """Records the name of a kernel that the program launched."""
+    _launched[name] = None
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -17,7 +17,8 @@ _WORKERS = f"{Path(__file__).parents[2]}/"
 _MODELS = f"{_WORKERS}workload/models/"
 _TRACING = f"{Path(__file__).parents[1]}/"
 _STEP = f"{_TRACING}probe.py"
-_GENERATED = ("<frozen", "<string>")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_GENERATED = ("<frozen", "<string>", "<eval_with_key>")
 _ENGINE = f"{_TORCH}autograd/graph.py"
 _HANDS_ON = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}overrides.py")
 # Code that runs between an operator's call and the recorder.
@@ -31,11 +32,17 @@ _DISPATCH = (
 
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's or a built-in model's, and not PyTorch's or autofit's."""
-    return _is_users(code.co_filename)
+    return is_users_path(code.co_filename)
+
+
+def is_users_own(code: CodeType) -> bool:
+    """Whether code is the user's and no installed library's."""
+    return is_users(code) and not any(part in code.co_filename for part in _INSTALLED)
 
 
 @functools.cache
-def _is_users(path: str) -> bool:
+def is_users_path(path: str) -> bool:
+    """Whether a file's code is the user's or a built-in model's."""
     return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, *_GENERATED))
 
 
@@ -47,7 +54,7 @@ def user_source(frame: FrameType | None) -> str:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Innermost frame of the user's code on the stack of `frame`; None if there is none."""
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users_path(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

@@ -5,9 +5,10 @@ it to the trace. Source files named here are those of PyTorch 2.13, in `aten/src
 otherwise. `autofit_workers.replay.curve.scratch.formulas` handles sizes that differ in PyTorch 2.4 to 2.12.
 
 Not predicted because they are small: buffers of reductions over inner dimensions that several thread blocks
-share (cuda/Reduce.cuh, kilobytes), buffers of GroupNorm and native batch norm (a few numbers per group or
-channel), cuBLASLt's 1 MiB. Not predicted because only a GPU's driver knows the size: workspace and reserve of
-cuDNN's batch norm. Not predicted because they are rare in training: top-k, cumulative sums, FFTs.
+share (cuda/Reduce.cuh, kilobytes), semaphores of all that they share (there, four bytes for each column of
+blocks), buffers of GroupNorm and native batch norm (a few numbers per group or channel), cuBLASLt's 1 MiB.
+Not predicted because only a GPU's driver knows the size: workspace and reserve of cuDNN's batch norm. Not
+predicted because they are rare in training: top-k, cumulative sums, FFTs.
 """
 
 from __future__ import annotations
@@ -469,6 +470,11 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.dot.default: _product,
     aten.addmm.default: _added_product,
     aten.baddbmm.default: _added_product,
+    # Compiled code calls products with the tensor that they write.
+    aten.mm.out: _product,
+    aten.bmm.out: _product,
+    aten.addmm.out: _added_product,
+    aten.baddbmm.out: _added_product,
     aten.addmv.default: _added_product,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_attention_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,

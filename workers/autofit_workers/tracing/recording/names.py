@@ -8,6 +8,8 @@ import torch
 
 from autofit_workers.pytorch.operators import OpOverload
 
+_COMPILED = "_orig_mod"  # name by which the wrapper that `torch.compile` returns holds a module
+
 
 @functools.cache
 def name_of(func: OpOverload) -> str:
@@ -19,3 +21,8 @@ def name_of(func: OpOverload) -> str:
 def name_of_type(dtype: torch.dtype) -> str:
     """Name of a dtype without `torch.`, such as `float16`."""
     return str(dtype).removeprefix("torch.")
+
+
+def without_wrappers(path: str) -> str:
+    """Path of a module or parameter without the wrappers of `torch.compile` that lead to it."""
+    return ".".join(part for part in path.split(".") if part != _COMPILED) if _COMPILED in path else path

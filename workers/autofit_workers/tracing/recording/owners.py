@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from autofit_workers.tracing.recording.names import without_wrappers
 from autofit_workers.workload.optimizers import each_of
 from autofit_workers.workload.workload import Optimizers, tensors_of
 
@@ -32,9 +33,11 @@ def _held_by(value: object) -> Iterator[torch.Tensor]:
 
 def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yields module path, name and tensor of buffers, parameters, gradients and optimizer states."""
-    for name, buffer in model.named_buffers():
+    for path, buffer in model.named_buffers():
+        name = without_wrappers(path)
         yield name.rpartition(".")[0], name, buffer
-    for name, parameter in model.named_parameters():
+    for path, parameter in model.named_parameters():
+        name = without_wrappers(path)
         module = name.rpartition(".")[0]
         yield module, name, parameter
         if parameter.grad is not None:

@@ -33,7 +33,8 @@ from autofit_workers.tracing.recording import counted, hidden
 from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import Stacks, called_by_the_engine, user_source
 from autofit_workers.tracing.recording.convolution_calls import convolutions
-from autofit_workers.tracing.recording.names import name_of, name_of_type
+from autofit_workers.tracing.recording.generated_code import place_of
+from autofit_workers.tracing.recording.names import name_of, name_of_type, without_wrappers
 from autofit_workers.tracing.recording.streams.order import StreamOrder
 from autofit_workers.tracing.recording.work_log import WorkLog
 
@@ -496,6 +497,10 @@ class Recorder:
 
     def _origin(self, frame: FrameType) -> Origin:
         """Origin of the operator called from `frame`; in backward, that of the node's forward operator."""
+        place = place_of(frame)
+        if place is not None:
+            module = place.module or (self._modules[-1] if self._modules else "")
+            return Origin(module, place.lines[-1] if place.lines else "", place.lines)
         node = self._node_of_backward()
         if node is not None and not self._modules:  # with modules, backward recomputes one
             return self._origins.get(node + 1, Origin())
@@ -607,7 +612,7 @@ class _ObservedEngine:
 
 
 def _module_names(model: torch.nn.Module) -> dict[int, str]:
-    return {id(module): name for name, module in model.named_modules()}
+    return {id(module): without_wrappers(name) for name, module in model.named_modules()}
 
 
 def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:

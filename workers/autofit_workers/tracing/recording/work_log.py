@@ -50,6 +50,7 @@ _WITHOUT_WORK = frozenset(
     }
 )
 _TRANSFER = ("transfer",)
+_WRITTEN = "out"  # argument that holds the result
 _FIRST_OF_GROUPS = 1024  # number of the first stream that a process group owns
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # order of dimensions in memory, by their number
@@ -124,7 +125,8 @@ class WorkLog:
         if is_collective(func):
             self._add_collective(func, args, kwargs, result, module, position)
             return
-        inputs, outputs = self._operands((*args, *kwargs.values())), self._operands((result,))
+        given = (value for name, value in kwargs.items() if name != _WRITTEN)
+        inputs, outputs = self._operands((*args, *given)), self._operands((result,))
         if not inputs and not outputs:
             return
         work = Work(

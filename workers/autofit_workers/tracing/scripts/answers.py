@@ -8,21 +8,26 @@ allocator's statistics, and random states. These are not known in a prediction, 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
-import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from autofit_workers.pytorch.cuda import CURRENT_ACCELERATOR, EXCHANGE_DEVICE
+from autofit_workers.pytorch.cuda import (
+    CURRENT_ACCELERATOR,
+    EXCHANGE_DEVICE,
+    MEMORY_HISTORY,
+    MEMORY_SNAPSHOT,
+)
 from autofit_workers.pytorch.pytree import tree_map
 from autofit_workers.scripts.ranks import Ranks
-from autofit_workers.tracing.fake import addresses, dynamo, flex_attention
+from autofit_workers.tracing.fake import addresses
 from autofit_workers.tracing.fake.devices import GPU
 from autofit_workers.tracing.fake.properties import card_properties
-from autofit_workers.tracing.recording.call_sites import is_users
+from autofit_workers.tracing.scripts import nvidia_smi
 from autofit_workers.tracing.scripts.devices import ScriptDevices
 
 _TOTAL_BYTES = 80 * 1024**3
@@ -52,14 +57,13 @@ _NOTHING = (
 )
 
 
-def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
+def install(architecture: str, ranks: Ranks, devices: ScriptDevices) -> None:
     """Replaces functions of `torch.cuda` and `torch.accelerator` for a script, in this process for good.
 
     Args:
         architecture: architecture of the card, such as `sm_80`.
         ranks: ranks of the script; the machine seems to have a GPU for each local rank.
         devices: ends the script if it selects a GPU that is not its rank's.
-        note: takes notes for the user, a sentence each.
     """
     properties = card_properties(architecture, _TOTAL_BYTES)
 
@@ -95,7 +99,8 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
             if hasattr(other, each):
                 setattr(other, each, _answering(lambda: None))
     _answer_as_accelerator(lambda: ranks.num_local, only_card)
-    _run_eagerly(note)
+    nvidia_smi.install(properties.name, _TOTAL_BYTES, lambda: ranks.num_local)
+    _tell_no_profiler()
     _load_without_gpu()
     _keep_scale()
     addresses.install()
@@ -113,51 +118,31 @@ def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[...,
     for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(accelerator, each, _answering(lambda: 0))
     accelerator.reset_peak_memory_stats = _answering(lambda: None)
-    accelerator.empty_cache = torch.cuda.empty_cache
-    accelerator.set_device_index = accelerator.set_device_idx = only_card
+    accelerator.empty_cache = _apart(torch.cuda.empty_cache)
+    accelerator.set_device_index, accelerator.set_device_idx = _apart(only_card), _apart(only_card)
     for exchange in EXCHANGE_DEVICE:
         exchange.replace(_answering(lambda: 0))
-    accelerator.synchronize = torch.cuda.synchronize
-    accelerator.set_stream = torch.cuda.set_stream
-    accelerator.current_stream = torch.cuda.current_stream
+    accelerator.synchronize = _apart(torch.cuda.synchronize)
+    accelerator.set_stream = _apart(torch.cuda.set_stream)
+    accelerator.current_stream = _apart(torch.cuda.current_stream)
 
 
-def _run_eagerly(note: Callable[[str], None]) -> None:
-    """Makes a script's `torch.compile` leave models eager, with a note that compiled steps may differ."""
-    said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
-    compiled: Any = torch.compile
+def _tell_no_profiler() -> None:
+    """Makes marks for NVIDIA's profilers, and the recording of the allocator's history, do nothing.
 
-    def compile_unless_users(model: Any = None, **options: Any) -> Any:
-        caller = sys._getframe(1).f_code
-        if not is_users(caller) or "/site-packages/" in caller.co_filename:
-            return compiled(model, **options)
-        if model is None:
-            return compile_unless_users
-        if flex_attention.is_followed_as_compiled(model):
-            return dynamo.not_compiled(model)
-        if isinstance(model, FunctionType):
-            return noted(dynamo.not_compiled(model))
-        note(said)
-        return dynamo.not_compiled(model)
-
-    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrapper of `function` that adds the note on `torch.compile` when called."""
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            note(said)
-            return function(*args, **kwargs)
-
-        return called
-
-    def compile_in_place(module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
-        note(said)
-        dynamo.not_compiled(module)
-
-    package: Any = torch
-    package.compile = compile_unless_users
-    module: Any = torch.nn.Module
-    module.compile = compile_in_place
+    A PyTorch without CUDA raises in them. A history that is asked for is empty.
+    """
+    cuda: Any = torch.cuda
+    for each in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(cuda.nvtx, each, _answering(lambda: 0))
+    autograd_profiler: Any = torch.autograd.profiler
+    autograd_profiler.emit_nvtx = _answering(contextlib.nullcontext)
+    start, stop = _answering(lambda: 0), _answering(lambda: 0)
+    cuda.profiler.start, cuda.profiler.stop = start, stop
+    cuda.cudart = _answering(lambda: SimpleNamespace(cudaProfilerStart=start, cudaProfilerStop=stop))
+    MEMORY_HISTORY.replace(_answering(lambda: None))
+    MEMORY_SNAPSHOT.replace(_answering(lambda: {"segments": [], "device_traces": []}))
+    cuda.memory_snapshot = cuda.memory.memory_snapshot = _answering(list)
 
 
 def _load_without_gpu() -> None:
@@ -179,6 +164,16 @@ def _keep_scale() -> None:
     """Makes `GradScaler.get_scale` return the initial scale, which the few traced steps would not change."""
     scaler: Any = torch.amp.GradScaler
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
+
+
+def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """New function that does the same, as `torch.compile` refuses a function under two names."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return called
 
 
 def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:

@@ -105,7 +105,7 @@ class Shortcuts:
                 finally:
                     self._depth -= 1
 
-            if self._depth:
+            if self._depth or torch.compiler.is_compiling():
                 return call(each, *args, **kwargs)
             passed = self._trained if torch.is_grad_enabled() else self._evaluated
             return passed(each, (args, kwargs), run)

@@ -25,11 +25,12 @@ from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import Lengths, Seen, Trace
 from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.tracing import followed_release
+from autofit_workers.tracing.compiled import entry as compiled
 from autofit_workers.tracing.explaining import Unpredictable, explanation
 from autofit_workers.tracing.fake import fake_device, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
 from autofit_workers.tracing.fake.libraries import of_transformers
-from autofit_workers.tracing.kernels import triton
+from autofit_workers.tracing.kernels import extensions, triton
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import user_source
@@ -100,7 +101,7 @@ class ScriptTracer:
             Exception: any error of `run_script` or `trace`.
         """
         spec, name = self._spec, self._spec.workload.name
-        answers.install(spec.architecture, self._ranks, self._devices, self._watch.notes.append)
+        answers.install(spec.architecture, self._ranks, self._devices)
         distributed.install(self._ranks, self._recorder, self._communicators)
         begin(self._decisions)
         trainers.follow(self._loops)
@@ -187,6 +188,7 @@ class ScriptTracer:
             is_to_end=self._watch.is_to_end,
             keepers=tuple(sorted(self._follower.keepers.items())),
             unseen=tuple(sorted(unseen - reached, reverse=True)),
+            num_eager_graphs=compiled.num_eager_graphs(),
         )
 
     def _num_run_steps(self) -> int | None:
@@ -208,6 +210,8 @@ class ScriptTracer:
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
         notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
+        notes += compiled.notes()
+        notes += extensions.notes()
         notes += (*of_transformers.notes(), *followed_release.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
@@ -248,7 +252,11 @@ class _ScriptGpuMode(FakeGpuMode):
         try:
             return super()._run(func, args, kwargs)
         except Unpredictable as error:
+            if self.num_tried:
+                raise
             where = user_source(sys._getframe(1)) or "an unknown line"
             self._refuse(explanation(error, where))
         except (WorkerError, WorkloadError) as error:  # must not reach the script's own handlers
+            if self.num_tried:
+                raise
             self._refuse(error)

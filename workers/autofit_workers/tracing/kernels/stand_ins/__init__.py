@@ -6,6 +6,7 @@
     flash_attn3.py   flash-attn-3        ┘ names; `tracing.kernels` has their outputs and scratch memory
 
     selective_scan.py, causal_conv1d.py      compiled modules of mamba-ssm and causal-conv1d
+    fbd_cuda.py      extension that peft compiles for BOFT: see `autofit_workers.tracing.kernels.extensions`
     triton_*.py      Triton, whose kernels do nothing: see `autofit_workers.tracing.kernels.triton`
 
 An installed library is used itself.

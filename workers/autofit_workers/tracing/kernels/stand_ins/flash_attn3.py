@@ -5,6 +5,7 @@ Source: hopper/flash_attn_interface.py of github.com/Dao-AILab/flash-attention a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,11 @@ _OPERATORS: Any = torch.ops.flash_attn_3
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Arguments of an attention call that forward and backward share, without its tensors."""
+    """Arguments of an attention call that forward and backward share, without its tensors.
+
+    `shares_lengths` says that queries and keys have the same tensor of lengths, which is then given once:
+    Dynamo does not follow an autograd function with a tensor that is given twice.
+    """
 
     scale: float
     causal: bool
@@ -50,6 +55,11 @@ class _Call:
     deterministic: bool
     returns_sums: bool
     longest: tuple[int | None, int | None] = (None, None)
+    shares_lengths: bool = False
+
+    def both(self, lengths: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+        """Lengths of queries and of keys."""
+        return lengths[0], lengths[0] if self.shares_lengths else lengths[1]
 
 
 class _Attention(torch.autograd.Function):
@@ -58,12 +68,13 @@ class _Attention(torch.autograd.Function):
         context: Any, query: Tensor, key: Tensor, value: Tensor, call: _Call, *lengths: Tensor | None
     ) -> Tensor | tuple[Tensor, Tensor]:
         longest, longest_key = call.longest
+        of_queries, of_keys = call.both(lengths)
         output, sums, *_ = _OPERATORS._flash_attn_forward(
             query,
             key,
             value,
-            cu_seqlens_q=lengths[0],
-            cu_seqlens_k=lengths[1],
+            cu_seqlens_q=of_queries,
+            cu_seqlens_k=of_keys,
             max_seqlen_q=longest,
             max_seqlen_k=longest_key,
             softmax_scale=call.scale,
@@ -89,7 +100,7 @@ class _Attention(torch.autograd.Function):
             value,
             output,
             sums,
-            *lengths,
+            *call.both(lengths),
             None,
             None,
             *call.longest,
@@ -166,8 +177,9 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
         deterministic,
         return_attn_probs,
         (int(max_seqlen_q), int(max_seqlen_k)),
+        cu_seqlens_q is cu_seqlens_k,
     )
-    return _Attention.apply(q, k, v, call, cu_seqlens_q, cu_seqlens_k)
+    return _Attention.apply(q, k, v, call, cu_seqlens_q, None if call.shares_lengths else cu_seqlens_k)
 
 
 def flash_attn_with_kvcache(

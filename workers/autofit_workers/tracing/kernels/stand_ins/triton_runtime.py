@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from autofit_workers.tracing.kernels import triton
+from autofit_workers.tracing.kernels.stand_ins import triton_graphs
 
 __all__ = [
     "Autotuner",
@@ -106,9 +109,16 @@ class JITFunction(KernelInterface):
         self.params = tuple(inspect.signature(fn).parameters.values())
         self.arg_names = [parameter.name for parameter in self.params]
         self.do_not_specialize = options.get("do_not_specialize") or ()
+        self.written = triton_graphs.written_by(fn)
         functools.update_wrapper(self, fn)
 
-    run = triton.launch
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Launches nothing; in compiled code, puts the launch into the graph."""
+        if torch.compiler.is_compiling():
+            name = self.fn.__name__
+            triton_graphs.launch_in_graph(name, self.arg_names, self.written, args, options)
+            return None
+        return triton.launch(self, *args, **options)
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
         """Does nothing; Triton would call the hook before a launch."""
@@ -187,7 +197,12 @@ class Autotuner(KernelInterface):
     _bench = triton.tune
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """Launches the kernel with the best configuration, after timing all of them for a new key."""
+        """Launches the kernel with the best configuration, after timing all of them for a new key.
+
+        In compiled code the first configuration is launched, as PyTorch's compiler times them apart.
+        """
+        if torch.compiler.is_compiling():
+            return self.fn.run(*args, **options)
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         config = self.configs[0]
         if len(self.configs) > 1:
@@ -310,9 +325,27 @@ class TensorWrapper(_Holder):
     """Stand-in for Triton's view of a tensor as another dtype; see `reinterpret`."""
 
 
-class TensorDescriptor(_Holder):
-    """Stand-in for Triton's `TensorDescriptor`, by which kernels load tiles through the card's TMA."""
+class TensorDescriptor:
+    """Stand-in for Triton's `TensorDescriptor`, by which kernels load tiles through the card's TMA.
+
+    Hooks of kernels that are tuned read and set its fields (triton/tools/tensor_descriptor.py).
+    """
+
+    def __init__(  # noqa: PLR0917 - Triton's signature
+        self,
+        base: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        block_shape: Sequence[int],
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+    ) -> None:
+        self.base, self.shape, self.strides = base, list(shape), list(strides)
+        self.block_shape, self.padding = list(block_shape), padding
+        self.round_f32_to_tf32 = round_f32_to_tf32
 
     @classmethod
-    def from_tensor(cls, tensor: Any, block_shape: Any) -> TensorDescriptor:
-        return cls(tensor, block_shape)
+    def from_tensor(
+        cls, tensor: Any, block_shape: Sequence[int], padding: str = "zero", **options: Any
+    ) -> TensorDescriptor:
+        return cls(tensor, tensor.shape, tensor.stride(), block_shape, padding, **options)

@@ -1,0 +1,134 @@
+"""Compiled steps are followed: their wrappers allocate what PyTorch's compiler plans."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.trace import Trace
+
+_FOLDER = Path(__file__).parents[3]
+# PyTorch's compiler leaves recurrent layers to cuDNN: none of its graphs has anything to generate.
+_COMPILED = (
+    "perceptron",
+    "convolutions",
+    "decoder",
+    "llama",
+    "unet",
+    "experts",
+    "broken",
+    "dynamic",
+    "autocast",
+)
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, dict[str, Any]]:
+    """Traces of all models of `compiled_models.py`, by name."""
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.workers.tracing.compiled_models"],
+        cwd=_FOLDER,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
+    return {row["name"]: row for row in rows}
+
+
+@pytest.mark.parametrize("name", _COMPILED)
+def test_a_wrapper_allocates_what_inductor_plans(compared, name):
+    row = compared[name]
+    assert row["notes"] == []
+    num_graphs = 2 if name == "broken" else 1
+    calls = [tuple(call) for call in row["calls"]]
+    if name == "dynamic":
+        calls = calls[:4]  # the third size runs the code of the second, whose estimate is of the second
+    forward = [call for number, call in enumerate(calls) if number // num_graphs % 2 == 0]
+    backward = [call for number, call in enumerate(calls) if number // num_graphs % 2 == 1]
+    assert len(forward) == len(backward) > 0
+    assert all(traced == pytest.approx(planned, rel=0.005) for traced, planned in forward)
+    # The plan counts the gradient that backward begins with, which the engine may free before the peak.
+    assert all(0.8 * planned <= traced <= 1.005 * planned for traced, planned in backward)
+
+
+def test_a_size_that_changes_is_compiled_once_more_and_then_runs_for_every_size(compared):
+    forward = [traced for traced, _planned in compared["dynamic"]["calls"][::2]]
+    assert len(forward) == 3  # steps of 4, 6 and 8 samples
+    assert forward[2] - forward[1] == pytest.approx(forward[1] - forward[0], rel=0.01)
+
+
+def test_code_for_any_size_is_compiled_once(compared):
+    row = compared["any size"]
+    assert row["notes"] == []
+    (first, _), (second, _) = row["calls"][::2]
+    assert first < second
+
+
+def test_what_cannot_be_lowered_in_time_is_followed_as_eager_code_and_told(compared):
+    row = compared["late"]
+    assert row["calls"] == []
+    (note,) = row["notes"]
+    assert "followed as eager code" in note
+    assert "it took more than 0 s" in note
+    assert "aten.native_dropout" in row["kernels"]
+
+
+def test_autocast_compiles_other_types_than_none(compared):
+    (plain, _), (cast, _) = compared["decoder"]["calls"][0], compared["autocast"]["calls"][0]
+    assert cast < 0.75 * plain
+
+
+def test_allocations_of_a_wrapper_name_modules_and_lines_of_the_model(compared):
+    row = compared["decoder"]
+    assert {"first.mlp.0", "second.mlp.2"} <= set(row["modules"])
+    assert row["files"] == ["compiled_models.py"]
+    assert any(kernel.startswith("inductor.poi_fused") for kernel in row["kernels"])
+    assert "aten.mm.out" in row["kernels"]
+
+
+def test_a_recurrent_layer_runs_as_eager_code(compared):
+    assert compared["recurrent"]["calls"] == []
+    assert "aten._cudnn_rnn" in compared["recurrent"]["kernels"]
+
+
+def test_the_knob_compiles_the_model(trace_of):
+    compiled = trace_of("small:blocks", 64, compile=True)
+    assert compiled.seen.num_eager_graphs == 0
+    assert any(call.work.operator.startswith("inductor.") for call in compiled.work)
+    assert not any(call.work.operator == "aten.relu" for call in compiled.work)
+
+
+def test_a_budget_of_activations_keeps_less_and_computes_more(trace_of):
+    whole, part = (
+        trace_of("small:blocks", 64, compile=True, activation_budget=share) for share in (None, 0.3)
+    )
+    assert _kept(part) < _kept(whole)
+    assert len(part.work) > len(whole.work)
+
+
+def test_a_budget_of_activations_wants_a_compiled_model(outcome_of):
+    outcome = outcome_of("perceptron", activation_budget=0.5)
+    assert outcome.error.kind == "inapplicable"
+    assert "add compile" in outcome.error.message
+
+
+def test_a_compiled_model_that_is_sharded_or_on_the_cpu_is_refused(outcome_of):
+    outcome = outcome_of("perceptron", compile=True, architecture="cpu")
+    assert outcome.verdict is not Verdict.TRACED
+    assert "leave compile out" in outcome.error.message
+
+
+def _kept(trace: Trace) -> int:
+    """Bytes alive when the second step's backward begins."""
+    position = next(mark.position for mark in trace.marks if mark.name == "step 2 backward")
+    return sum(
+        trace.allocations[event].num_bytes if event >= 0 else -trace.allocations[~event].num_bytes
+        for event in trace.events[:position]
+    )
