@@ -138,7 +138,7 @@ def observe(
     settings = resolve_one_configuration({**options, **_named(workload)}, "an observation")
     reference = _referred(workload, settings)
     peak = RealPeak(kind=PeakKind(kind), num_bytes=peak_bytes, batch_size=batch_size)
-    return run_observe(settings, reference, local_predictor(reference, setup=settings.setup), peak)
+    return run_observe(settings, reference, _predictor(reference, settings), peak)
 
 
 def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
@@ -191,7 +191,11 @@ def _prediction(
         what: result of the call, for error messages, such as `a check`.
     """
     settings = resolve_one_configuration({**options, **_named(workload)}, what)
-    return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
+    return settings, _predictor(_referred(workload, settings), settings)
+
+
+def _predictor(reference: WorkloadRef, settings: TuneSettings) -> Predictor:
+    return local_predictor(reference, setup=settings.setup, fresh=settings.fresh)
 
 
 def _named(workload: Workload | Script | str) -> dict[str, Any]:

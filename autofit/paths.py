@@ -7,6 +7,7 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── observations/         observed peaks, one a file
 ├── step-times/           measured steps, one a file
 ├── errors/               reports of internal errors, one a file
+├── warm/                 socket and lock of the warm tracer
 └── cache/                files that can be made again
 """
 
@@ -89,6 +90,16 @@ def kept_dir() -> Path:
         StorageError: the folder cannot be created or written to.
     """
     return _writable(kept_path())
+
+
+def warm_path() -> Path:
+    """Folder of the warm tracer's socket; not created here."""
+    return state_dir() / "warm"
+
+
+def warm_dir() -> Path:
+    """Folder of the warm tracer's socket, created if missing; raises `StorageError` if it is not writable."""
+    return _writable(warm_path())
 
 
 def observations_path() -> Path:

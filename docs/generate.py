@@ -156,7 +156,7 @@ def _heading(topic: Topic) -> str:
 def _options(command: click.Command) -> list[click.Option]:
     """Options of a command but those that print help, as every command has."""
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    return [option for option in options if option.expose_value]
+    return [option for option in options if option.expose_value or isinstance(option, TopicOption)]
 
 
 def _described(command: click.Command) -> list[str]:

@@ -22,6 +22,7 @@ from autofit.predict.estimate import ESTIMATE_SCHEMA, Estimate
 from autofit.questions.advice import Advice
 from autofit.questions.cards import CARDS_SCHEMA, CardsAnswer
 from autofit.questions.check import CHECK_SCHEMA, CheckResult
+from autofit.questions.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
 from autofit.tuning.result import TUNE_SCHEMA, TuneResult
 
 
@@ -66,6 +67,7 @@ DOCUMENTS = {
     CHECK_SCHEMA: Document(main=CheckResult, properties=("would_thrash", "epoch_seconds")),
     CARDS_SCHEMA: Document(main=CardsAnswer),
     PLAN_SCHEMA: Document(main=ConvPlan),
+    SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
 }
 # Properties that documents have of classes within them.
 _PROPERTIES: dict[type, tuple[str, ...]] = {Budget: ("usable_bytes",)}

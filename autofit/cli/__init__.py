@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from autofit.cli.interruption import interruptible
@@ -54,12 +54,12 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     as_json = "--json" in (sys.argv if arguments is None else arguments)
     with interruptible(as_json=as_json, to_the_end=arguments is None) as interruption:
         try:
-            with key_out_of_environment():  # before a process is started that runs users' code
+            # The key is out before a process is started that runs users' code.
+            with key_out_of_environment(), ExitStack() as around:
                 if arguments is None:
                     open_missing()
                     if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
-                        gc.set_threshold(*_COLLECTIONS)
-                        _start_to_predict(sys.argv[1], sys.argv[2:])
+                        around.enter_context(_predicting(sys.argv[1], sys.argv[2:]))
                 from autofit.cli.app import main as run
 
                 return run(arguments, backend=backend)
@@ -67,6 +67,27 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
             if not interruption.is_wanted:
                 raise
             return interruption.end(as_json=as_json)
+
+
+@contextmanager
+def _predicting(command: str, options: Sequence[str]) -> Iterator[None]:
+    """Context manager for a command that predicts: starts what it needs, and may leave a warm tracer behind.
+
+    Args:
+        command: the command, such as `tune`.
+        options: arguments of the command, as typed.
+    """
+    gc.set_threshold(*_COLLECTIONS)
+    # Scripts and other programs that run autofit expect that nothing stays running.
+    is_warm = "--no-warm" not in options and ("--warm" in options or sys.stderr.isatty())
+    if is_warm:
+        from autofit.predict.tracing import warm
+
+        warm.use(options)
+    _start_to_predict(command, options)
+    yield
+    if is_warm:
+        warm.leave()
 
 
 def _start_to_predict(command: str, options: Sequence[str]) -> None:

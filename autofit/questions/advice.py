@@ -118,8 +118,8 @@ class Adviser:
     Combinations that should fit by an estimate from the existing trace (`Promises`) are tried first, the
     mildest first; then milder ones that may fit, other kinds of changes, each change alone, and all milder
     pairs. If no estimated combination fits, the change that saves most is added until the step fits, and
-    unnecessary changes are dropped. Once a combination fits, the search goes on for at most as long as
-    finding it took, or for four seconds.
+    unnecessary changes are dropped. Once a combination fits a card, the search for that card goes on
+    for at most as long as finding it took, or for four seconds.
 
     Cards share the traces, and cards of one architecture share the predictions.
 
@@ -180,6 +180,7 @@ class Adviser:
         Raises:
             AutofitError: the unchanged configuration cannot be predicted.
         """
+        self._tried.for_another_card()
         base_bytes = self._tried.predicted_bytes((), card)
         fits_already = base_bytes <= limit_bytes
         changes: Changes = ()

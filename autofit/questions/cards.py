@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from autofit.errors import BudgetError, ExitCode
 from autofit.events import EventSink, Progress, ignore
 from autofit.explain.timing import StepSeconds
-from autofit.hardware.budget import budget_among
+from autofit.hardware.budget import Budget, budget_among
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
@@ -312,7 +312,7 @@ class Unpredictable:
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """`CardFit` with the verdict `unsure` for a card of the architecture, and the reason."""
-        _context_bytes, usable_bytes = _budget(gpu, settings)
+        usable_bytes = _budget(gpu, settings).usable_bytes
         return CardFit(
             gpu=gpu.key,
             architecture=gpu.architecture,
@@ -346,7 +346,8 @@ class _Kind:
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """Predicted result for a card of the architecture; to be called for the largest card first."""
-        context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
+        budget = _budget(gpu, settings, self._estimate)
+        context_bytes, usable_bytes = budget.context_bytes, budget.usable_bytes
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)
         growth = self._curve.growth(self._batch_size, usable_bytes)
@@ -356,7 +357,7 @@ class _Kind:
             architecture=gpu.architecture,
             total_bytes=gpu.total_bytes,
             usable_bytes=usable_bytes,
-            verdict=self._answer(usable_bytes, growth),
+            verdict=self._answer(budget, growth),
             likely_verdict=Verdict.OOM if fills(growth) else likely,
             interval=there.interval,
             need=there.need,
@@ -369,14 +370,14 @@ class _Kind:
             parallel=settings.setup.parallel.name,
         )
 
-    def _answer(self, usable_bytes: int, growth: Sequence[LineGrowth]) -> Answer:
+    def _answer(self, budget: Budget, growth: Sequence[LineGrowth]) -> Answer:
         if fills(growth):
             return Answer.DOES_NOT_FIT
-        if not self._reason and self._curve.peak_reserved_bytes(self._batch_size) <= usable_bytes:
+        curve, batch_size = self._curve, self._batch_size
+        if not self._reason and curve.peak_reserved_bytes(batch_size) <= budget.usable_bytes:
             return Answer.FITS
-        return (
-            Answer.DOES_NOT_FIT if self._curve.cannot_run(self._batch_size, usable_bytes) else Answer.UNSURE
-        )
+        cannot_run = curve.cannot_run(batch_size, budget.most_usable_bytes)
+        return Answer.DOES_NOT_FIT if cannot_run else Answer.UNSURE
 
     def _largest(self, usable_bytes: int) -> int | None:
         if self._curve.needs_traces or not self._sizes:
@@ -398,8 +399,8 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
     return dataclasses.replace(fit, advice=advice, lever=lever)
 
 
-def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> tuple[int, int]:
-    """Pair of sizes in bytes on a card: memory outside the allocator, and memory left for the allocator.
+def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> Budget:
+    """Budget of a card; one of which nothing is usable if the settings leave no memory for the allocator.
 
     Args:
         estimate: prediction of a script, which names the process groups that the script creates; NCCL's
@@ -416,5 +417,8 @@ def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) 
                 card=gpu.key,
             )
     except BudgetError:  # the reserve may leave memory only on larger cards
-        return card_named(gpu.key, settings.mesh).context_bytes, 0
-    return budget.context_bytes, budget.usable_bytes
+        context_bytes = card_named(gpu.key, settings.mesh).context_bytes
+        return Budget(
+            device_total_bytes=context_bytes, context_bytes=context_bytes, other_bytes=0, margin_bytes=0
+        )
+    return budget

@@ -9,7 +9,7 @@ from typing import Any
 
 from autofit.errors import ExitCode
 from autofit.events import EventSink, ignore
-from autofit.explain.timing import StepSeconds
+from autofit.explain.timing import GenerationTime, StepSeconds
 from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration
@@ -101,6 +101,7 @@ class CheckResult:
         step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
             they are too uncertain.
         step_time_note: sentence on what the step time is based on, or on why there is none.
+        generation: predicted times of a text generation's tokens; None for other steps.
         epoch_samples: samples of an epoch, if the user gave them.
         advice: changes that may make the configuration fit; None if it fits, if memory grows with each step
             until it is full, or if a script decides the settings.
@@ -137,6 +138,7 @@ class CheckResult:
     step_seconds: StepSeconds | None = None
     samples_per_second: float | None = None
     step_time_note: str = ""
+    generation: GenerationTime | None = None
     epoch_samples: int | None = None
     advice: Advice | None = None
     need: Interval | None = None
@@ -187,7 +189,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         answer = Answer.DOES_NOT_FIT
     elif curve.at_risk(Risk.SAFE).verdict(batch_size, usable_bytes) is Verdict.FITS:
         answer = Answer.FITS
-    elif curve.cannot_run(batch_size, usable_bytes):
+    elif curve.cannot_run(batch_size, budget.most_usable_bytes):
         answer = Answer.DOES_NOT_FIT
     else:
         answer = Answer.UNSURE
@@ -220,6 +222,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         step_seconds=estimate.step_seconds,
         samples_per_second=estimate.samples_per_second,
         step_time_note=estimate.step_time_note,
+        generation=estimate.generation,
         need=estimate.need,
         limit_bytes=estimate.limit_bytes,
         num_alloc_retries=estimate.num_alloc_retries,

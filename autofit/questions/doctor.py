@@ -15,6 +15,7 @@ from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.hardware.gpus import LocalGpu, local_gpus
 from autofit.predict.self_test import SelfTest, run_self_test
+from autofit.predict.tracing import warm
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
 from autofit_workers.process import operating_system
@@ -55,6 +56,7 @@ def examine(
         *_packages(),
         *_prediction(run),
         _replay(),
+        _warm_tracer(),
         _gpus(gpus),
         _state_directory(),
         _cpu_measurement(),
@@ -159,6 +161,19 @@ def _replay() -> Check:
         detail="in Python: answers are the same, and come faster where a C compiler is on PATH when autofit "
         "is installed",
     )
+
+
+def _warm_tracer() -> Check:
+    """Check that tells whether a warm tracer runs, and for how long."""
+    state = warm.state()
+    if state is None:
+        detail = "none runs"
+    else:
+        others = "" if state.is_alike else " (started for another environment)"
+        detail = (
+            f"process {state.process}{others} ends in {state.seconds_left:.0f} s if it is not asked again"
+        )
+    return Check(name="warm tracer", status="ok", detail=detail)
 
 
 def _gpus(gpus: Callable[[], tuple[LocalGpu, ...]]) -> Check:

@@ -55,7 +55,7 @@ class TriedChanges:
         self._risk = risk
         self._clock = clock
         self._began_at = clock()
-        self._ends_at = self._began_at + seconds
+        self._ends_at = self._ends_last_at = self._began_at + seconds
         self._emit = emit
         self.is_cut_short = False
         self._curves: dict[Changes, PredictedCurve] = {}
@@ -88,8 +88,15 @@ class TriedChanges:
         other._longest_seconds = self._longest_seconds  # noqa: SLF001 - same class
         return other
 
+    def for_another_card(self) -> None:
+        """Restores the time limit that `end_soon` shortened, as the next card needs changes of its own."""
+        self._ends_at = self._ends_last_at
+
     def end_soon(self) -> None:
-        """Shortens the time limit to as much more time as was used so far, but at least four seconds."""
+        """Shortens the time limit, for the card at hand, to as much more time as was used so far.
+
+        At least four seconds are left.
+        """
         now = self._clock()
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 

@@ -159,20 +159,28 @@ def report_on_profile(profile: Profile) -> Page:
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
     names = PeakNames.of(profile.architecture, runs_out=False)
     algorithm = profile.knobs.conv_algo if trace.convolves else ""
-    at = f"at batch {trace.batch_size}{with_setting(algorithm)}"
+    at = "as recorded" if profile.recorded else f"at batch {trace.batch_size}{with_setting(algorithm)}"
     step = _step_sections(profile, at, None if budget is None else budget.usable_bytes)
     workspaces = (f"convolution workspaces: {profile.workspace_source}",) if trace.convolves else ()
     notes = (*(() if budget is None else budget.assumptions), *workspaces)
+    if profile.recorded:
+        said = (
+            f"allocated {format_bytes(allocated)} at its peak, {where}, and reserved {format_bytes(reserved)}"
+        )
+        answer = f"{trace.workload} {said}, as a real run's memory snapshot shows."
+        settings = "of a memory snapshot"
+    else:
+        answer = (
+            f"{profile.title} allocates {format_bytes(allocated)} at its peak, {where}, and is likely to "
+            f"reserve {format_bytes(reserved)} on {profile.card}; predicted, not measured."
+        )
+        settings = profile_in_words(profile)
     return Page(
-        title=f"{trace.workload} at batch {trace.batch_size}",
-        answer=(
-            f"{trace.workload} at batch {trace.batch_size} allocates {format_bytes(allocated)} at its peak, "
-            f"{where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
-            "predicted, not measured.",
-        ),
+        title=profile.title,
+        answer=(answer,),
         facts=(
             *(() if trace.model is None else _model(trace.model.model_class, trace.model.num_parameters)),
-            _setting(algorithm, profile_in_words(profile)),
+            _setting(algorithm, settings),
             *_peaks(names.peaks(allocated, reserved, profile.context_bytes)),
             *_step_time(None if profile.timing is None else profile.timing.seconds),
         ),

@@ -41,6 +41,7 @@ class SearchSpace:
     left_out: frozenset[Knobs] = frozenset()
     caps: Mapping[Knobs, int] = field(default_factory=dict)
     settings: tuple[Knobs, ...] = field(init=False)
+    _by_values: Mapping[tuple[Any, ...], Knobs] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         known = [knob.name for knob in dataclasses.fields(Knobs)]
@@ -53,9 +54,12 @@ class SearchSpace:
             raise ValueError(f"no batch size lies between {self.min_batch} and {self.max_batch}")
         ordered = {name: tuple(self.choices[name]) for name in known if name in self.choices}
         object.__setattr__(self, "choices", ordered)
-        combinations = itertools.product(*ordered.values())
-        settings = (self.to_knobs(dict(zip(ordered, values, strict=True))) for values in combinations)
-        kept = tuple(knobs for knobs in settings if knobs not in self.left_out)
+        by_values: dict[tuple[Any, ...], Knobs] = {}
+        for values in itertools.product(*ordered.values()):
+            chosen: dict[str, Any] = dict(zip(ordered, values, strict=True))
+            by_values[values] = dataclasses.replace(self.fixed, **chosen)
+        object.__setattr__(self, "_by_values", by_values)
+        kept = tuple(knobs for knobs in by_values.values() if knobs not in self.left_out)
         object.__setattr__(self, "settings", kept)
 
     def sizes(self, knobs: Knobs) -> Sequence[int]:
@@ -70,8 +74,12 @@ class SearchSpace:
         return {**knobs, BATCH_SIZE: IntDistribution(self.min_batch, self.max_batch)}
 
     def to_knobs(self, params: Mapping[str, Any]) -> Knobs:
-        """Knob setting from the parameters of an Optuna trial."""
-        return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
+        """Knob setting from the parameters of an Optuna trial, whose values are among the choices.
+
+        Raises:
+            KeyError: a knob is missing, or its value is not among the choices.
+        """
+        return self._by_values[tuple(params[name] for name in self.choices)]
 
     def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
         """Parameters of an Optuna trial by name, for a knob setting."""

@@ -22,7 +22,7 @@ from autofit_workers.spec.protocol import Evidence, WorkloadRef
 from autofit_workers.spec.workloads.references import WorkloadError
 from tests.commands import Finished
 
-pytestmark = pytest.mark.process  # a process for each script
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]  # a process for each script
 
 PLAIN = Path(__file__).parents[1] / "workers" / "scripts" / "examples" / "plain.py"
 _SMALL = """

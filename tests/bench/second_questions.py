@@ -2,7 +2,8 @@
 
 Random questions are asked in random order, each of a state directory that has answered all before it, and of
 an empty one. The documents have to be equal, but for what is of the run: its times, and whether the
-whole answer was stored.
+whole answer was stored. Of `check` and `estimate` it is counted too how many needed no trace: sizes that were
+traced before, and sizes between those whose traces agree.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from autofit.cli import main as autofit
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
+from autofit_workers.trials import door
 
 _MODELS = ("lstm", "davenet-audio", "conv1x1", "big-filter:5", "matmul1x1", "wavenet")
 _CARDS = ("t4", "l4", "a100-40g", "h100-80g", "v100-16g")
 _BUDGETS = ("2G", "3500M", "6G", "8G", "11G")
 # Times, and whether the answer was stored as a whole.
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 17, 24, 31, 40)
 _OF_THE_RUN = {"wall_seconds", "answered_seconds", "cached"}
 
 
@@ -41,7 +45,7 @@ def question(chance: random.Random) -> list[str]:
         words += ["--risk", chance.choice(("likely", "safe", "worst"))]
         words += ["--max-batch", "512"]  # so that no question is long
     else:
-        words += ["--batch-size", str(chance.choice((1, 2, 3, 4, 8, 13)))]
+        words += ["--batch-size", str(chance.choice(_SIZES))]
     words += chance.choice(([], ["--precision", "amp-fp16"], ["--conv-algo", "native"]))
     return words
 
@@ -77,6 +81,23 @@ def _differences(first: Any, second: Any, place: str = "") -> Iterator[str]:
         yield place
 
 
+@contextlib.contextmanager
+def _counted_trials() -> Iterator[list[int]]:
+    """Context manager that yields a list, to which the batch size of each trial that runs is added."""
+    sizes: list[int] = []
+    run = door.run
+
+    def counted(spec: TrialSpec) -> TrialOutcome:
+        sizes.append(spec.batch_size)
+        return run(spec)
+
+    door.run = counted
+    try:
+        yield sizes
+    finally:
+        door.run = run
+
+
 def main() -> int:
     """Prints how many answers were equal; 1 if one was not."""
     parser = argparse.ArgumentParser(
@@ -87,14 +108,19 @@ def main() -> int:
     options = parser.parse_args()
     chance = random.Random(options.seed)
     num_different, first_seconds, second_seconds = 0, 0.0, 0.0
-    with tempfile.TemporaryDirectory() as folder:
+    num_sizes, num_untraced = 0, 0
+    with tempfile.TemporaryDirectory() as folder, _counted_trials() as trials:
         known = Path(folder, "known")
         for number in range(options.questions):
             words = question(chance)
             begin = time.perf_counter()
             first = asked(words, Path(folder, f"new-{number}"))
             middle = time.perf_counter()
+            del trials[:]
             second = asked(words, known)
+            if words[0] != "tune":
+                num_sizes += 1
+                num_untraced += not trials
             first_seconds += middle - begin
             second_seconds += time.perf_counter() - middle
             places = list(_differences(first, second))
@@ -103,7 +129,8 @@ def main() -> int:
                 print(f"autofit {' '.join(words)} differs in {', '.join(places)}", flush=True)
     print(
         f"{options.questions - num_different} of {options.questions} answers are equal; "
-        f"{first_seconds:.0f} s from nothing, {second_seconds:.0f} s from what is known"
+        f"{first_seconds:.0f} s from nothing, {second_seconds:.0f} s from what is known; "
+        f"{num_untraced} of {num_sizes} checks and estimates ran no trial"
     )
     return bool(num_different)
 

@@ -129,6 +129,17 @@ def test_a_kernel_is_called_by_the_script_of_the_commit_that_published_its_row(p
     }
 
 
+def test_an_operator_that_is_not_written_here_is_called_by_its_script(predict, tmp_path: Path):
+    clone, url = clone_of(tmp_path / "clone")
+    (tmp_path / liger.FILE).parent.mkdir()
+    row = f"kernel: doubled,op:full,torch,NVIDIA A100-SXM4-80GB,dtype=torch.float16,4096,{url}\n"
+    (tmp_path / liger.FILE).write_text(HEADER + row)
+    (run,) = liger.read(tmp_path, clone)
+    assert peak(predict, run) == 16 * 1024 * (2 + 2 + 8) + CUBLAS_BYTES // 2
+    (run,) = liger.read(tmp_path)
+    assert "wants --liger" in predict(run).failure
+
+
 def test_a_row_says_what_is_called_and_on_which_card(tmp_path: Path):
     run = run_of(tmp_path, "softmax")
     assert (run.name, run.group, run.architecture) == ("softmax torch full L7", "torch", "sm_80")

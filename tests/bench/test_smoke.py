@@ -137,6 +137,21 @@ def test_language_models(run: Run) -> None:
         )
 
 
+@needs_tables
+@of("tests/bench/streams.py")
+def test_streams(run: Run) -> None:
+    done = run("silmont2000-mem_snapshot")
+    _, requests, start, made, *_ = row_of(done.out, "silmont2000-mem_snapshot")
+    assert (requests, start, made) == ("36", "0 (0.0)", "9, 0")
+    assert done.out.endswith("all are the same\n")
+
+
+@of("tests/bench/snapshot_runs.py")
+def test_snapshot_runs(run: Run) -> None:
+    assert run().out == "skipped: name a checkout by --repository\n"
+    assert "there are Wedsonlin-medium_128_training" in run("other", code=2).err
+
+
 @needs("transformers")
 @of("tests/bench/models.py")
 def test_models(run: Run) -> None:
@@ -234,7 +249,28 @@ def test_estimate_speed(run: Run) -> None:
 @of("tests/bench/second_questions.py")
 def test_second_questions(run: Run) -> None:
     done = run("--questions", 3)
-    assert re.match(r"3 of 3 answers are equal; \d+ s from nothing, \d+ s from what is known\n", done.out)
+    assert re.fullmatch(
+        r"3 of 3 answers are equal; \d+ s from nothing, \d+ s from what is known;"
+        r" \d of \d checks and estimates ran no trial\n",
+        done.out,
+    )
+
+
+@of("tests/bench/scale.py")
+def test_scale(run: Run) -> None:
+    done = run(
+        "--jobs", "20,40", "--trials", "50", "--studies-of", "50", "--workers", "2,4", "journal", "sqlite"
+    )
+    cells = [
+        line.split("|")[1:3] for line in done.out.splitlines() if line.startswith(("| journal", "| sqlite"))
+    ]
+    rows = [(kind.strip(), int(number)) for kind, number in cells]
+    assert rows == [
+        *(("journal", 20), ("journal", 40), ("sqlite", 20), ("sqlite", 40)),
+        *(("journal", 50), ("sqlite", 50)),
+        *(("journal", 2), ("journal", 4), ("sqlite", 2), ("sqlite", 4)),
+    ]
+    assert_says_what_it_exceeds(done)
 
 
 @of("tests/bench/profile_speed.py")
@@ -264,6 +300,15 @@ def test_serve_load(run: Run) -> None:
     assert done.code == (outside[1] != "none")
 
 
+@pytest.mark.bench
+@of("tests/bench/queue_speed.py")
+def test_queue_speed(run: Run) -> None:
+    done = run("--jobs", 20, "--others", 10, "--batch", 3, "--repeat", 1, code=None)
+    for command in ("submit |", "jobs |", "jobs --newest 20", "submit --batch of 3"):
+        assert number_in(row_of(done.out, command)[1]) > 0
+    assert_says_what_it_exceeds(done)
+
+
 # ── times that others measured ───────────────────────────────────────────────
 
 
@@ -291,6 +336,140 @@ def test_matmul_heuristics(run: Run) -> None:
     assert re.findall(r"^vidur (\w+): \d products", done.out, re.MULTILINE) == ["a100", "h100", "a40"]
     assert len(re.findall(r"^  ours +as it is +[\d.]+%", done.out, re.MULTILINE)) == 3
     assert ("pip install nvidia-matmul-heuristics" in done.err) == is_missing
+
+
+def wheel_of(folder: Path, *systems: str) -> Path:
+    """A wheel of NVIDIA's with a few rows, which it writes with pyarrow."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    product = {"gemm_dtype": ["bfloat16", "fp8", "int8_wo"], "m": [64] * 3, "n": [4096] * 3, "k": [4096] * 3}
+    heads: dict[str, list[object]] = {
+        "batch_size": [4],
+        "num_heads": [32],
+        "num_key_value_heads": [8],
+        "head_dim": [128],
+    }
+    types = {"attn_dtype": ["bfloat16"], "kv_cache_dtype": ["bfloat16"], "latency": [0.2]}
+    heads |= {"kernel_source": ["vllm_flash_attn_fa3"]}
+    tables = {
+        "gemm/vllm/1/gemm_perf": {**product, "latency": [0.015] * 3},
+        "attention/vllm/1/context_attention_perf": {**heads, **types, "isl": [2048], "step": [0]},
+        "attention/vllm/1/generation_attention_perf": {**heads, **types, "isl": [1], "step": [4095]},
+        "comm/nccl/1/nccl_perf": {
+            "op_name": ["all_gather", "alltoall", "all_reduce"],
+            "nccl_dtype": ["half"] * 3,
+            "num_gpus": [8] * 3,
+            "message_size": [2**24] * 3,
+            "latency": [0.12] * 3,
+        },
+    }
+    for system in systems:
+        for name, columns in tables.items():
+            path = folder / system / f"{name}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(pa.table(columns), path)
+    return folder
+
+
+@needs("pyarrow")
+@of("tests/bench/kernel_rows.py")
+def test_kernel_rows(run: Run, tmp_path: Path) -> None:
+    done = run(
+        "--wheel", wheel_of(tmp_path, "h100_sxm", "h200_sxm"), "--card", "h100_sxm", "--card", "h200_sxm"
+    )
+    for name in ("products bfloat16", "products fp8", "attention", "collectives from 1 MB"):
+        assert row_of(done.out, f"{name} | h100_sxm")[2] == "fitted"
+        assert row_of(done.out, f"{name} | h200_sxm")[2] == "never fitted"
+    assert row_of(done.out, "collectives from 1 MB | h100_sxm")[3] == "3"
+    assert float(row_of(done.out, "products bfloat16 | h100_sxm")[4].rstrip("%")) < 20
+
+
+@needs("pyarrow")
+@of("tests/bench/time/fit_kernels.py")
+def test_fit_kernels(run: Run, tmp_path: Path) -> None:
+    done = run("products", "--wheel", wheel_of(tmp_path, "h100_sxm", "h200_sxm"), "--steps", 1)
+    assert re.search(r'^"matmul hopper tensor" = \{ is_rated = true, bandwidth = ', done.out, re.MULTILINE)
+    assert "#   h200_sxm, never fitted: 1 rows" in done.out
+
+
+LOAD = {
+    "silicon_data_source": "model=Llama; silicon_concurrency=8; measured=today",
+    "backend": "vllm",
+    "model_path": "made/llama",
+    "precision": "fp8",
+    "mode": "agg",
+    "isl": 1024,
+    "osl": 1024,
+    "gemm_quant_mode": "fp8",
+    "moe_quant_mode": "fp8",
+    "batch_size": 8,
+    "tp_size": 1,
+    "attention_dp_size": 1,
+    "moe_tp_size": 1,
+    "moe_ep_size": 1,
+    "silicon_ttft_ms": 50.0,
+    "silicon_tpot_ms": 5.0,
+}
+SERVED = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "quantization_config": {"quant_method": "fp8"},
+}
+
+
+def served_wheel(folder: Path) -> Path:
+    """A wheel of NVIDIA's with a model and loads of its servers: two of each system, and some left out."""
+    package = folder / "aiconfigurator_core"
+    (package / "systems" / "data").mkdir(parents=True)
+    (package / "model_configs").mkdir()
+    (package / "model_configs" / "made--llama_config.json").write_text(json.dumps(SERVED), encoding="utf-8")
+    rows = [
+        {
+            **LOAD,
+            "id": f"{system} {ranks}",
+            "system": system,
+            "tp_size": ranks,
+            "moe_tp_size": ranks,
+            "silicon_tpot_ms": 5.0 + ranks,
+        }
+        for system in ("h100_sxm", "h200_sxm", "b200_sxm")
+        for ranks in (1, 2)
+    ]
+    rows += [{**rows[0], "mode": "disagg"}, {**rows[0], "tp_size": 36, "moe_tp_size": 36}]
+    with (package / "systems" / "silicon_sample.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+@needs("transformers")
+@of("tests/bench/serving_rows.py")
+def test_serving_rows(run: Run, tmp_path: Path) -> None:
+    done = run("--wheel", served_wheel(tmp_path))
+    assert row_of(done.out, "h100_sxm, fitted")[1] == "2"
+    assert row_of(done.out, "h200_sxm, never fitted")[1] == "2"
+    assert row_of(done.out, "systems never fitted, vllm")[1] == "2"
+    assert re.search(r"^order of time of a token, all: [\d.]+% of 9 pairs", done.out, re.MULTILINE)
+    assert "token_sigma = " in done.out
+    assert done.out.splitlines()[-1] == "left out: disaggregated 1, beyond a node 1"
+
+
+@pytest.mark.bench
+@needs("transformers")
+@needs("scipy")
+@of("tests/bench/serving/fit.py")
+def test_fit_serving(run: Run, tmp_path: Path) -> None:
+    done = run("--wheel", served_wheel(tmp_path))
+    assert re.search(r"^\[engines\.vllm\]\nstep = ", done.out, re.MULTILINE)
+    assert "time of a token, never fitted: 2 rows" in done.out
 
 
 @of("tests/bench/time/collectives.py")
@@ -329,6 +508,18 @@ def test_fit_steps(run: Run, state: Path) -> None:
     constants = dict(line.rsplit(maxsplit=1) for line in done.out.splitlines() if "|" in line)
     assert float(constants["convolution|half_intensity"]) > 0
     assert re.search(r"^all +median [\d.]+%, p90 [\d.]+%, 4 rows$", done.out, re.MULTILINE)
+
+
+@pytest.mark.bench
+@needs_tables
+@needs("scipy")
+@of("tests/bench/time/fit_newer.py")
+def test_fit_newer(run: Run) -> None:
+    done = run("--model", "repvit_m1", "--model", "resnet18", "--folds", 2)
+    constants = dict(line.rsplit(maxsplit=1) for line in done.out.splitlines() if "|" in line)
+    assert float(constants["depthwise_convolution contiguous|vector"]) > 0
+    assert float(constants["convolution|factor"]) > 0
+    assert len(re.findall(r"^all +median [\d.]+%, p90 [\d.]+%", done.out, re.MULTILINE)) == 2
 
 
 # ── scripts and stacks ───────────────────────────────────────────────────────

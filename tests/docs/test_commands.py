@@ -20,7 +20,7 @@ from autofit.cli import main
 from tests.commands import Finished
 from tests.docs.pages import PAGES, ROOT, Command, blocks, commands_of, missing_line
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("warm_tracer")]
 
 # Those are run in tests/install/test_readme.py, in two kinds of installation.
 _OF_README = {command.text for command in commands_of(ROOT / "README.md")}

@@ -233,7 +233,7 @@ from autofit_workers.spec.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 child = Child({"FAULTY_PID_FILE": sys.argv[1]})
 child.start(None)  # a measured trial runs outside of the boundary of predictions
-print(child._process._popen.pid, flush=True)
+print(child._process.group, flush=True)
 child.run(TrialSpec.from_json(sys.argv[2]))
 """
 

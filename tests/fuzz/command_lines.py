@@ -56,6 +56,9 @@ def make_command_line(random: Random, folder: Path) -> CommandLine:
             if random.random() < 0.3:
                 arguments += [f"--{random.choice(list(EXPORTS))}", str(folder / "out")]
             arguments += ["--all"] if random.random() < 0.3 else []
+        case "snapshots":
+            command = random.choice((["explain"], ["observe", "--snapshot"], ["profile", "--trace"]))
+            arguments = [*command, str(path), *(each for each in flags if each != "--quiet")]
         case "toml":
             arguments = ["tune", "--config", str(path), *flags]
         case "jobs" | "journals":

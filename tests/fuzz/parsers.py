@@ -12,6 +12,7 @@ import functools
 import gzip
 import json
 import os
+import pickle
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -22,11 +23,14 @@ from typing import Any
 
 from autofit.cli.commands.profile_views import EXPORTS, VIEWS
 from autofit.explain.profile import read_profile
+from autofit.explain.snapshots.as_profile import profile_of
+from autofit.explain.snapshots.run import open_run
 from autofit.explain.views.filters import Filters
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobSpec, JobState, packed
 from autofit.predict.convolutions.plan import ConvPlan, LayerChoice
 from autofit.questions.observe import measured_in
+from autofit.questions.snapshot import observed_snapshot
 from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
@@ -35,6 +39,7 @@ from autofit.tuning.result import TuneResult
 from autofit_workers.spec.protocol import Heartbeat, TrialOutcome
 from autofit_workers.spec.trace import Trace
 from tests.autofit.cli.conftest import answer
+from tests.autofit.explain.snapshots.planted import steps
 from tests.autofit.explain.toy import TIMED
 from tests.fuzz import hostile
 
@@ -276,6 +281,35 @@ def read_plan(data: bytes, folder: Path) -> None:
     ConvPlan.load(_write(data, folder, "plan.json")).to_json()
 
 
+# ── memory snapshots of real runs ───────────────────────────────────────────────────────────────
+
+_TABLE = (
+    b"action,address,size,stream,where\nsegment_alloc,0,20971520,0,\nalloc,0,2097152,0,a.py:1:f\n"
+    b"free_requested,0,2097152,0,\nfree_completed,0,2097152,0,\n"
+)
+
+
+def make_snapshot(random: Random) -> bytes:
+    """A pickle of a snapshot, or CSV of one."""
+    valid = steps(2, leak=1 << 20).document()
+    kind = random.random()
+    if kind < 0.6:
+        try:
+            return pickle.dumps(hostile.document(valid, random), random.choice((2, 3, 4, 5)))
+        except (UnicodeError, RecursionError):
+            return b"\x80\x04" + random.choice((b"]", b"}", b")\x85", b"(")) * 10_000 + b"."
+    return hostile.damaged(_TABLE if kind < 0.7 else pickle.dumps(valid, 4), random)
+
+
+def read_snapshot_and_explain(data: bytes, folder: Path) -> None:
+    """Reads a snapshot and makes all that is said of it, or a view of it."""
+    run = open_run(_write(data, folder, "run.pickle"))
+    observed_snapshot(run).to_json()
+    VIEWS[_random_of(data).choice([name for name in VIEWS if name != "plan"])].make(
+        profile_of(run), Filters()
+    )
+
+
 # ── what lies in a storage ──────────────────────────────────────────────────────────────────────
 
 
@@ -405,6 +439,7 @@ PARSERS = {
         Parser("toml", make_toml, read_toml, ".toml"),
         Parser("references", make_reference, read_reference, ".json"),
         Parser("profiles", make_profile, read_profile_and_show, ".gz"),
+        Parser("snapshots", make_snapshot, read_snapshot_and_explain, ".pickle"),
         Parser("plans", _json_of(_PLAN.to_dict), read_plan, ".json"),
         Parser("jobs", make_jobs, read_jobs, ".journal"),
         Parser("answers", make_answer, read_answer, ".txt"),

@@ -89,12 +89,30 @@ def _time(result: CheckResult) -> str:
     seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
         why = f" ({result.step_time_note})" if result.step_time_note else ""
-        return "" if epoch_samples is None else f"how long an epoch takes is not known{why}; "
+        said = "" if epoch_samples is None else f"how long an epoch takes is not known{why}; "
+        of_tokens = _of_tokens(result)
+        return f"{of_tokens}; {said}" if of_tokens else said
     said = f"a step likely takes {span_of_seconds(seconds)}, {rate(per_second)} samples a second"
+    of_tokens = _of_tokens(result)
+    if of_tokens:
+        said += f", {of_tokens}"
     if epoch_samples is not None:
         samples = per_second * seconds.likely
         said += f", an epoch {span_of_epoch(epoch_samples, samples, seconds)}"
     return f"{said}; "
+
+
+def _of_tokens(result: CheckResult) -> str:
+    """Clause on the tokens of a text generation; empty for other steps, or where no time is stated."""
+    times = result.generation
+    if times is None:
+        return ""
+    said = []
+    if times.first_token_seconds is not None:
+        said.append(f"the first token likely takes {span_of_seconds(times.first_token_seconds)}")
+    if times.tokens_per_second is not None:
+        said.append(f"later ones come at {rate(times.tokens_per_second)} tokens a second")
+    return ", ".join(said)
 
 
 def _kind(result: CheckResult) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from autofit.answers.memory import memory_sections
 from autofit.answers.section import Bullets, Paragraph, Row, Section, grid, quiet, row, strong
-from autofit.answers.words.numbers import exact, rate, span_of_epoch, three_digits
+from autofit.answers.words.numbers import exact, likely_and_span, rate, span_of_epoch, three_digits
 from autofit.answers.words.phrases import (
     PeakNames,
     assumptions,
@@ -141,6 +141,9 @@ def _time(estimate: Estimate, epoch_samples: int | None) -> Iterator[Section]:
         if epoch_samples is not None:
             said = f"How long an epoch takes is not known: {estimate.step_time_note}."
             yield Section(name="seconds", blocks=(Paragraph(said),))
+        of_tokens = tuple(_of_tokens(estimate))
+        if of_tokens:
+            yield Section(name="tokens", title="Time, predicted", blocks=(grid("<><", of_tokens),))
         return
     unit, factor = ("s", 1.0) if seconds.likely >= 1 else ("ms", 1000.0)
 
@@ -155,11 +158,25 @@ def _time(estimate: Estimate, epoch_samples: int | None) -> Iterator[Section]:
         ),
         row("", "", f"{ends(seconds.low_80, seconds.high_80)} with 80 % confidence"),
         row("samples a second", strong(rate(per_second)), ""),
+        *_of_tokens(estimate),
     ]
     if epoch_samples is not None:
         epoch = span_of_epoch(epoch_samples, per_second * seconds.likely, seconds)
         rows.append(row(f"an epoch of {epoch_samples:,} samples", "", epoch))
     yield Section(name="seconds", title="Time, predicted", blocks=(grid("<><", rows),))
+
+
+def _of_tokens(estimate: Estimate) -> Iterator[Row]:
+    """Yields rows on the first token of a text generation and the tokens after it; none for other steps."""
+    times = estimate.generation
+    if times is None:
+        return
+    for name, seconds in (("first token", times.first_token_seconds), ("each token", times.token_seconds)):
+        if seconds is not None:
+            likely, span = likely_and_span(seconds)
+            yield row(name, strong(likely), f"{span} with 95 % confidence")
+    if times.tokens_per_second is not None:
+        yield row("tokens a second", strong(rate(times.tokens_per_second)), "after the first")
 
 
 def _assumed(estimate: Estimate, gpu: Gpu | None) -> tuple[str, ...]:

@@ -77,6 +77,9 @@ def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[
 def profiled(profile: Profile) -> Section:
     """Section with the heading of a view: the profiled workload, batch size and setting."""
     trace = profile.trace
+    if profile.recorded is not None:
+        said = Paragraph(f"{profile.title} by a real run", "strong", (trace.workload,))
+        return Section(name="configuration", blocks=(said,))
     algorithm = profile.knobs.conv_algo if trace.convolves else ""
     return configuration_section(trace.workload, trace.batch_size, algorithm, profile_in_words(profile))
 

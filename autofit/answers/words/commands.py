@@ -14,12 +14,12 @@ def as_typed(command: str, options: Mapping[str, Any]) -> str:
 
     Args:
         command: name of the autofit command, such as `tune`.
-        options: values by parameter name, such as `gpu_mem`. None, False and empty tuples are left out; True
-            gives an option without a value, a tuple one option for each item.
+        options: values by parameter name, such as `gpu_mem`. None, False and empty tuples are left out, and
+            so is `fresh`; True gives an option without a value, a tuple one option for each item.
     """
     words = []
     for name, value in options.items():
-        if value in (None, False, ()):
+        if value in (None, False, ()) or name == "fresh":  # the traces are new already
             continue
         for each in value if isinstance(value, tuple) else (value,):
             words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]

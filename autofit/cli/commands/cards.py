@@ -20,6 +20,7 @@ from autofit.cli.options.shared import (
     QUIET,
     SAMPLES,
     SCRIPT,
+    WARM,
     complete_gpus,
     setting,
 )
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Where the batch does not fit, also try the changes that cost a trace each, about a second.",
 )
+@WARM
 @QUIET
 @JSON
 @click.pass_obj

@@ -21,6 +21,7 @@ from autofit.cli.options.shared import (
     QUIET,
     SAMPLES,
     SCRIPT,
+    WARM,
 )
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.resolve import resolve_one_configuration
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @KNOBS
 @KEPT_FREE
 @SAMPLES
+@WARM
 @QUIET
 @JSON
 @click.pass_obj

@@ -15,6 +15,7 @@ from autofit.cli.options.shared import (
     QUIET,
     SAMPLE,
     SEQ_LEN,
+    WARM,
     complete_model,
 )
 from autofit.errors import UsageError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @SEQ_LEN
 @GPU
 @click.option("--all", "show_all", is_flag=True, help="List every tensor, not only the largest.")
+@WARM
 @QUIET
 @JSON
 @click.pass_obj

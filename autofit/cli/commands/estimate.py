@@ -24,6 +24,7 @@ from autofit.cli.options.shared import (
     REPORT,
     SAMPLES,
     SCRIPT,
+    WARM,
 )
 from autofit.errors import UsageError
 from autofit.questions.cards import CardsQuestion
@@ -66,6 +67,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
     help="Rank the changes that would save memory at this batch.",
 )
 @REPORT
+@WARM
 @QUIET
 @JSON
 @click.pass_obj

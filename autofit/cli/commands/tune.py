@@ -15,7 +15,7 @@ import click
 from autofit.cli.interruption import current, print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.search import CONFIG, PLACES, SEARCH
-from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
+from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT, WARM
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import TrialFinished, TuneStarted, fan_out
 from autofit.paths import write_atomically
@@ -43,6 +43,7 @@ _Answer = TypeVar("_Answer")
 @SEARCH
 @PLACES
 @CONFIG
+@WARM
 @QUIET
 @JSON
 @option(

@@ -286,8 +286,11 @@ CONV_ALGO = setting(
     help_text=f"{ALL_KNOBS['conv_algo'].help}  [default: cudnn]",
     metavar=ALL_KNOBS["conv_algo"].metavar,
 )
-# Options of a configuration other than its batch size and convolution algorithm.
-KNOBS = settings_of(Topic.SETTINGS, but=("conv-algo",), where=lambda row: not row.of_search)
+# Options of a configuration other than its batch size and convolution algorithm, and of its traces.
+KNOBS = combined(
+    settings_of(Topic.SETTINGS, but=("conv-algo",), where=lambda row: not row.of_search),
+    setting("fresh", help_text="Make all traces anew, instead of using kept ones."),
+)
 
 REPORT = option(
     Topic.OUTPUT,
@@ -304,5 +307,13 @@ JSON = option(
     is_flag=True,
     help="Print exactly one JSON document.",
     is_common=True,
+)
+WARM = option(
+    Topic.OUTPUT,
+    "--warm/--no-warm",
+    default=None,
+    expose_value=False,  # read before the command is: see `autofit.cli`
+    help="Use a process that has PyTorch imported already, and leave one for five minutes.  "
+    "[default: at a terminal]",
 )
 QUIET = option(Topic.OUTPUT, "--quiet", "-q", is_flag=True, help="Show no progress.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,6 +19,7 @@ Justify = Literal["left", "right"]
 # Columns of a list that is written to a pipe or file, wide enough that no entry is cut or wrapped.
 _PIPED_WIDTH = 200
 _NARROWEST = 20
+_GAP = 2  # spaces between two columns
 
 
 class _Console(Console):
@@ -95,3 +96,37 @@ def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table
             vertical="top",
         )
     return table
+
+
+def print_rows(
+    console: Console, columns: Sequence[tuple[str, Justify]], rows: Sequence[Sequence[str | Text]]
+) -> None:
+    """Prints a table as `headed` lays it out, in a tenth of its time where no cell has to be broken.
+
+    A list may have thousands of rows, for each of which rich's table takes two milliseconds.
+    """
+    header = [styled(title, "dim") for title, _ in columns]
+    lines = [header, *([_cell(each) for each in row] for row in rows)]
+    widths = [max(line[number].cell_len for line in lines) for number in range(len(columns))]
+    is_broken = any("\n" in cell.plain for line in lines for cell in line)
+    if is_broken or sum(widths) + _GAP * len(columns) > console.width:
+        table = headed(*columns)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    text = Text(no_wrap=True)
+    for line in lines:
+        for cell, width, (_, justify) in zip(line, widths, columns, strict=True):
+            room = " " * (width - cell.cell_len)
+            text.append(room if justify == "right" else "").append_text(cell)
+            text.append(("" if justify == "right" else room) + " " * _GAP)
+        text.append("\n")
+    text.right_crop(1)
+    console.print(text, soft_wrap=True)
+
+
+def _cell(content: str | Text) -> Text:
+    """Text of a cell, safe to show."""
+    style = content.style if isinstance(content, Text) else ""
+    return Text(shown(content.plain if isinstance(content, Text) else content), style=style)

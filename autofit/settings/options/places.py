@@ -17,7 +17,7 @@ _of_trials = partial(Option, topic=Topic.TRIALS, of_search=True)
 class PlaceSettings:
     """Settings of where a study (the stored search) lies, and where and how configurations are run.
 
-    All are options of `autofit tune`.
+    All are options of `autofit tune`; commands that predict one configuration have `--fresh` too.
     """
 
     storage: str | None = _of_trials(
@@ -73,7 +73,11 @@ class PlaceSettings:
         decides=False,
     ).with_default(30.0)
     fresh: bool = _of_trials(
-        switch, "Ignore earlier answers, and begin the study anew.", is_switch=True, decides=False
+        switch,
+        "Ignore earlier answers, and begin the study anew.",
+        is_switch=True,
+        decides=False,
+        of_search=False,  # other commands ignore kept traces by it
     ).with_default(False)
     metrics_port: int | None = _of_trials(
         whole_number(minimum=0, maximum=65535),

@@ -13,6 +13,9 @@ import pytest
 
 from autofit.cli import app
 from autofit.cli.commands import LISTED
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobSpec
+from tests.job_server import job_server
 
 
 def python(code: str, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -74,6 +77,27 @@ def test_a_list_needs_nothing_that_predicts_or_dispatches(command):
     assert [name for name in names if name.startswith(heavy)] == []
 
 
+def test_jobs_of_a_database_are_listed_without_what_is_heavy(tmp_path):
+    storage = f"sqlite:///{tmp_path}/jobs.db"
+    with JobQueue.open(storage) as queue:
+        queue.enqueue("mine", JobSpec(options={"model": "davenet", "gpu-mem": "16G"}, workload="davenet"))
+    finished = python(MODULES, "jobs", f"--storage={storage}")
+    assert "mine" in finished.stdout
+    names = finished.stderr.split()
+    heavy = ("torch", "ray", "optuna", "sqlalchemy", "alembic", "numpy", "requests", "autofit.dispatch.ray")
+    assert [name for name in names if name.startswith(heavy)] == []
+
+
+def test_a_job_is_submitted_without_an_import_of_ray(tmp_path):
+    with job_server() as address:
+        options = ("--gpu-mem=16G", f"--storage=sqlite:///{tmp_path}/jobs.db", f"--address={address}")
+        environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        finished = python(MODULES, "submit", "davenet", *options, env=environment)
+    assert finished.returncode == 0, finished.stderr
+    names = finished.stderr.split()
+    assert [name for name in names if name in ("ray", "torch", "aiohttp")] == []
+
+
 def test_the_listed_summaries_are_those_of_the_commands():
     for name, listed in LISTED.items():
         command = app.autofit.commands[name]
@@ -89,7 +113,7 @@ def test_the_version_is_that_of_the_installed_package(autofit):
 def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
     finished = autofit("--help")
     commands = [line.split()[0] for line in finished.out.split("Commands:")[1].splitlines() if line.strip()]
-    answers = ["tune", "estimate", "profile", "check", "cards", "observe", "compare", "kv"]
+    answers = ["tune", "estimate", "profile", "check", "cards", "observe", "explain", "compare", "kv"]
     jobs = ["submit", "jobs", "status", "wait", "result", "logs", "stop", "serve"]
     assert commands == [*answers, *jobs, "models", "gpus", "conv-algos", "doctor", "completion"]
     assert "\n  autofit tune --model davenet --gpu-mem 16G" in finished.out

@@ -41,7 +41,12 @@ def advised(workload: Any, worker: Any, card: Card, exact: Residuals, make_trace
     """Advice on a step of 800 MiB beside its parameters, from which changes take their part."""
 
     def ask(
-        to_save_mib: int, saved: Saved = sum_of_each, *, convolves: bool = False, **options: Any
+        to_save_mib: int,
+        saved: Saved = sum_of_each,
+        *,
+        convolves: bool = False,
+        then_to_save_mib: int | None = None,
+        **options: Any,
     ) -> Advice:
         def traced(spec: TrialSpec) -> TrialOutcome:
             changed = {
@@ -61,7 +66,9 @@ def advised(workload: Any, worker: Any, card: Card, exact: Residuals, make_trace
         predictor = Predictor(workload, traced, residuals=exact, plans=FormulaPlans)
         asked = {"risk": Risk.SAFE, "clock": lambda: 0.0, **options}
         base_bytes = predictor.curve_at(Knobs(), card, 1).peak_reserved_bytes(1)
-        return Adviser(predictor, Knobs(), 1, **asked).on(card, base_bytes - to_save_mib * MIB)
+        adviser = Adviser(predictor, Knobs(), 1, **asked)
+        advice = adviser.on(card, base_bytes - to_save_mib * MIB)
+        return advice if then_to_save_mib is None else adviser.on(card, base_bytes - then_to_save_mib * MIB)
 
     return ask
 
@@ -181,6 +188,20 @@ def test_once_something_fits_the_rest_takes_no_longer_than_finding_it_did(advise
     assert len(tried) <= 20
 
 
+def test_what_soon_fits_one_card_takes_no_time_from_the_next(advised: Advised) -> None:
+    tried: list[set[str]] = []
+
+    def saved(options: set[str]) -> int:
+        tried.append(options)
+        return 400 * ("--optimizer-impl fused" in options) + 300 * ("--precision amp-bf16" in options)
+
+    times = {"clock": lambda: 10.0 * len(tried), "seconds": 1000.0}
+    assert advised(600, saved, **times).combination is not None
+    tried.clear()
+    advice = advised(380, saved, then_to_save_mib=600, **times)
+    assert advice.combination is not None
+
+
 def test_changes_that_cost_a_trace_may_be_left_out(advised: Advised) -> None:
     advice = advised(100, with_traces=False)
     assert [lever.name for lever in advice.levers] == ["allocator"]
@@ -199,6 +220,10 @@ def test_a_command_to_copy_is_read_as_it_was_typed() -> None:
     assert words[:2] == ["autofit", "tune"]
     read = tune.make_context("tune", words[2:]).params
     assert {name: read[name] for name in (*typed, "quiet", "gpu")} == {**typed, "quiet": True, "gpu": None}
+
+
+def test_a_command_to_copy_uses_the_traces_that_were_made_anew() -> None:
+    assert as_typed("check", {"model": "lstm", "fresh": True}) == "autofit check --model lstm"
 
 
 def test_where_the_tensors_alone_are_too_much_no_time_goes_to_what_leaves_them_as_they_are(

@@ -10,6 +10,7 @@ import pytest
 import autofit
 from autofit.errors import UsageError
 from autofit.hardware.budget import Budget
+from autofit.hardware.context import ContextInterval
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.curve import PredictedCurve
@@ -71,6 +72,33 @@ def test_what_runs_only_with_retries_is_unsure_and_would_thrash(make_curve: Any)
     assert (result.verdict, result.would_thrash) == (Answer.UNSURE, True)
     assert check(curve, 10, 410).verdict is Answer.FITS
     assert check(curve, 10, 299).verdict is Answer.DOES_NOT_FIT
+
+
+def test_what_fits_beside_the_least_that_is_held_outside_the_allocator_is_not_said_not_to(
+    make_curve: Any,
+) -> None:
+    """Ten samples take 270 MiB at least; context and NCCL leave 200 to 280 MiB of the card."""
+
+    def verdict(usable_mib: int, most_usable_mib: int) -> Answer:
+        outside = ContextInterval(
+            low_bytes=(500 - most_usable_mib) * MIB,
+            likely_bytes=(500 - usable_mib) * MIB,
+            high_bytes=(500 - usable_mib) * MIB,
+            basis="made up",
+        )
+        budget = Budget(
+            device_total_bytes=500 * MIB,
+            context_bytes=outside.high_bytes,
+            other_bytes=0,
+            margin_bytes=0,
+            context=outside,
+        )
+        device = Device(kind="cuda", name="a-card")
+        return check_curve(make_curve(residuals=OFF), 10, budget, device).verdict
+
+    assert verdict(200, 280) is Answer.UNSURE
+    assert verdict(200, 260) is Answer.DOES_NOT_FIT
+    assert verdict(330, 400) is Answer.FITS
 
 
 @pytest.mark.parametrize(("answer", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)])

@@ -56,6 +56,7 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "grad_accumulation": 1,
         "global_batch": None,
         "compile": False,
+        "activation_budget": None,
         "attention": "default",
         "adapter": None,
         "base": None,

@@ -63,6 +63,7 @@ EXAMPLES = [
     ("grad-accumulation", "4", "knobs.grad_accumulation", 4),
     ("global-batch", "256", "knobs.global_batch", 256),
     ("compile", "true", "knobs.compile", True),
+    ("activation-budget", "0.5", "knobs.activation_budget", 0.5),
     ("attention", "math", "knobs.attention", "math"),
     ("adapter", "LoRA:r=8", "knobs.adapter", "lora:r=8"),
     ("base", "nf4", "knobs.base", "nf4"),

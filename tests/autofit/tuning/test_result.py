@@ -95,6 +95,7 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "grad_accumulation": 1,
         "global_batch": None,
         "compile": False,
+        "activation_budget": None,
         "attention": "default",
         "adapter": None,
         "base": None,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
-from autofit.explain.timing import StepSeconds
+from autofit.explain.timing import GenerationTime, StepSeconds
 from autofit.hardware.budget import make_budget
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.check import Answer, CheckResult
@@ -157,6 +157,16 @@ def test_the_line_says_of_which_batch_and_of_how_many_ranks_it_is(autofit, check
     assert "ranks" not in autofit(*CHECK, check=checked()).out
 
 
+def test_the_line_says_when_the_first_token_of_a_generation_comes_and_how_fast_others(autofit, checked):
+    first = StepSeconds(low=0.01, likely=0.02, high=0.03, low_80=0.015, high_80=0.025)
+    times = GenerationTime(first_token_seconds=first, token_seconds=first, tokens_per_second=400.0)
+    said = "the first token likely takes 20 ms (10 to 30 ms)"
+    line = autofit(*CHECK, check=checked(generation=times)).out
+    assert f"{said}, later ones come at 400 tokens a second; " in line
+    alone = dataclasses.replace(times, token_seconds=None, tokens_per_second=None)
+    assert f"{said}; " in autofit(*CHECK, check=checked(generation=alone)).out
+
+
 @pytest.mark.parametrize(
     ("verdict", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)]
 )
@@ -199,6 +209,7 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "samples_per_second",
         "step_seconds",
         "step_time_note",
+        "generation",
         "versions",
         "seen",
         "growth",

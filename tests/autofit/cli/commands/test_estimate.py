@@ -284,14 +284,14 @@ def test_a_model_whose_states_are_too_much_is_told_an_optimizer_with_fewer(autof
     config = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "n_embd": 512,
+        "n_embd": 768,
         "n_layer": 6,
         "n_head": 8,
-        "vocab_size": 60_000,
+        "vocab_size": 120_000,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = ("--model", f"hf:{tmp_path}/config.json", "--optimizer", "adamw", "--batch-size", "1")
-    command = ("check", *model, "--seq-len", "256", "--gpu", "t4", "--reserve", "12.98G", "--quiet")
+    command = ("check", *model, "--seq-len", "256", "--gpu", "t4", "--reserve", "11.6G", "--quiet")
     told = autofit(*command)
     assert told.code == 3
     last = told.out.splitlines()[-1].strip()
