@@ -302,14 +302,16 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 
         load(driver_root)
         protocol = importlib.import_module("autofit_workers.spec.protocol")
+        isolate = importlib.import_module("autofit_workers.trials.isolate")
         run: Runner = runner or importlib.import_module("autofit_workers.trials.run").run
-        return run(protocol.TrialSpec.from_json(spec_json)).to_json()
+        outcome: TrialOutcome = isolate.run_interruptibly(run, protocol.TrialSpec.from_json(spec_json))
+        return outcome.to_json()
 
     return supervise
 
 
 def _interrupt(references: list[Any]) -> None:
-    """Cancels Ray tasks; those that run get a KeyboardInterrupt, so that they end their child processes.
+    """Cancels Ray tasks; those that run get a KeyboardInterrupt, upon which they end their child processes.
 
     Ray's cancelling by force would kill a worker and its children, but not the children's children.
     """

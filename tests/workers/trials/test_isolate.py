@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import dataclasses
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from autofit_workers.process import child_process
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.trials.isolate import Child, environment_of
+from autofit_workers.trials.isolate import Child, environment_of, run_interruptibly
+from autofit_workers.trials.outcomes import without_answer
 
 FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 
@@ -158,3 +160,30 @@ def test_the_supervisors_own_environment_is_left_as_it_is():
     given = environment_of(spec_of("healthy", num_threads=3))
     assert given["OMP_NUM_THREADS"] == "3"
     assert dict(child_process.os.environ) == before
+
+
+@pytest.mark.process
+def test_an_interruption_while_a_process_is_being_ended_leaves_none():
+    before = children()
+
+    def run(spec):
+        child = Child(environment_of(spec))
+        child.start(None)
+        assert len(children() - before) == 1
+        _thread.interrupt_main()  # raised in the main thread before its next line
+        child.close()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(run, spec_of("healthy"))
+    assert children() <= before
+
+
+def test_a_trial_that_runs_interruptibly_gives_its_outcome_and_its_error():
+    outcome = without_answer(spec_of("healthy"), Verdict.FITS, None)
+    assert run_interruptibly(lambda _: outcome, spec_of("healthy")) is outcome
+
+    def run(spec):
+        raise OSError("no file descriptors")
+
+    with pytest.raises(OSError, match="descriptors"):
+        run_interruptibly(run, spec_of("healthy"))

@@ -20,6 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
@@ -55,6 +56,7 @@ STEADY_MALLOC = {
 }
 # Inductor would otherwise fork processes that compile, each with its own PyTorch in memory.
 ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+_LOOK_SECONDS = 0.05
 
 
 def environment_of(spec: TrialSpec) -> dict[str, str]:
@@ -93,6 +95,33 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
         yield
     finally:
         _stop.reset(token)
+
+
+def run_interruptibly(run: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
+    """Runs a trial in another thread, so that an interruption of this one ends the trial completely.
+
+    `KeyboardInterrupt` is raised between any two lines of the main thread, so also while a process is being
+    started or ended, which then would live on. The other thread is told of the interruption instead.
+
+    Args:
+        run: runs a trial; an `ended_by` block surrounds it.
+        spec: the trial.
+    """
+    stop = threading.Event()
+
+    def run_until_stopped() -> TrialOutcome:
+        with ended_by(stop):
+            return run(spec)
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-supervisor")
+    try:
+        running = pool.submit(run_until_stopped)
+        while not running.done():  # only a running main thread notices `_thread.interrupt_main`, as Ray calls
+            wait([running], timeout=_LOOK_SECONDS)
+        return running.result()
+    finally:
+        stop.set()
+        pool.shutdown()
 
 
 # A process that forks must have one thread, and NumPy's OpenBLAS starts others when it is imported.
