@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -29,6 +30,10 @@ from tests.workers.replay.plan_servers import servers  # noqa: E402
 if "AUTOFIT_CRD_DIR" in os.environ:
     os.environ[CRD_FOLDER_VARIABLE] = os.environ.pop("AUTOFIT_CRD_DIR")
 
+
+# No property fails for the speed of a machine that does other work beside.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Files that take minutes, the longest first: the last to begin would be waited for by itself where tests
 # run side by side, and these wait more than they compute.

@@ -75,7 +75,7 @@ class TuneSettings(DeclaredSettings):
     @property
     def may_compile(self) -> bool:
         """Whether a search uses `torch.compile` in any of the settings that it tries."""
-        return True in dict(self.searched).get("compile", (self.knobs.compile,))
+        return any(dict(self.searched).get("compile", (self.knobs.compile,)))
 
     @property
     def card(self) -> Card:

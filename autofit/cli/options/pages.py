@@ -27,16 +27,63 @@ class TopicOption(click.Option):
         self.topic, self.is_common = topic, is_common
 
 
-def option(topic: Topic, *names: str, is_common: bool = False, **attributes: Any) -> Decorator:
+class OptionStandingAlone(TopicOption):
+    """Option whose value may be left out, which then is `true`; `--no-NAME` stands for `false`.
+
+    The word after it is its value only if `is_value` says so: in `autofit tune --compile davenet` it is the
+    model.
+
+    Args:
+        is_value: returns whether a text is a value of the option, rather than the command's next argument.
+    """
+
+    def __init__(self, *names: Any, is_value: Callable[[str], bool], **attributes: Any) -> None:
+        super().__init__(*names, is_flag=False, flag_value="true", **attributes)
+        self._is_value = is_value
+        self.secondary_opts = [f"--no-{name.removeprefix('--')}" for name in self.opts]
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Names and help, in which only the option itself takes a value."""
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        names, text = record
+        return f"{names.partition(' / ')[0]} / {', '.join(self.secondary_opts)}", text
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        entry = parser._long_opt[self.opts[0]]  # noqa: SLF001 - click has no other way to leave it a word
+        store = entry.process
+
+        def process(value: Any, state: Any) -> None:
+            if isinstance(value, str) and not self._is_value(value):
+                state.rargs.insert(0, value)
+                value = self.flag_value
+            store(value, state)
+
+        entry.process = process
+        parser.add_option(
+            obj=self, opts=self.secondary_opts, dest=self.name, action="store_const", const="false"
+        )
+
+
+def option(
+    topic: Topic,
+    *names: str,
+    is_common: bool = False,
+    cls: type[TopicOption] = TopicOption,
+    **attributes: Any,
+) -> Decorator:
     """Decorator that adds a command-line option, listed under the heading of a topic in the help.
 
     Args:
         topic: subject of the option, which decides the heading.
         names: names of the option, such as `--peak`, as for `click.option`.
         is_common: whether the short help (`--help`) shows the option too.
-        attributes: further arguments of `click.Option`.
+        cls: class of the option.
+        attributes: further arguments of the class.
     """
-    return click.option(*names, cls=TopicOption, topic=topic, is_common=is_common, **attributes)
+    return click.option(*names, cls=cls, topic=topic, is_common=is_common, **attributes)
 
 
 class LongCommand(click.Command):

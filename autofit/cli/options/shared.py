@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from autofit.cli.options.pages import Decorator, option
+from autofit.cli.options.pages import Decorator, OptionStandingAlone, option
 from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.settings.options import OPTIONS, Option, Topic
@@ -53,6 +53,8 @@ def setting(
     attributes: dict[str, Any] = {"is_common": row.is_common, "help": help_text or row.help_text}
     if row.is_switch:
         return option(row.topic, f"--{name}/--no-{name}", default=None, **attributes)
+    if row.may_stand_alone:
+        attributes |= {"cls": OptionStandingAlone, "is_value": row.is_value}
     if name in _URLS:
         attributes["callback"] = without_secret(f"AUTOFIT_{name.upper()}")
     if name in _REPEATABLE:

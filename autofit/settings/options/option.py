@@ -58,6 +58,7 @@ class Option:
         metavar: placeholder of the value in the help; None for the choices.
         choices: all values, or examples of them, which the shell completes.
         is_switch: whether it takes no value on the command line.
+        may_stand_alone: whether it may be given without a value on the command line, which is then `true`.
         choice: name of a group of options that exclude each other; if the command line gives one of them, the
             others are ignored in the environment and in settings files.
         aliases: further names of the option, without dashes in front.
@@ -80,6 +81,7 @@ class Option:
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     is_switch: bool = False
+    may_stand_alone: bool = False
     choice: str | None = None
     aliases: tuple[str, ...] = ()
     of_scripts: bool = False
@@ -97,6 +99,16 @@ class Option:
     def help_text(self) -> str:
         """Help text of the option, with its default value."""
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
+
+    def is_value(self, text: str) -> bool:
+        """Whether a text is a value of the option, or is meant as one, as it holds `=`."""
+        if "=" in text:
+            return True
+        try:
+            self.read(text)
+        except ValueError:
+            return False
+        return True
 
     def with_default(self, default: _T) -> _T:
         """Declaration of a dataclass field that this option sets, and whose default is `default`."""
@@ -147,10 +159,11 @@ def knob_option(knob: Knob) -> Option:
         name=knob.option,
         topic=Topic.SETTINGS,
         is_common=knob.is_common,
-        default="" if default is None or knob.is_switch else str(default).lower(),
+        default="" if default is None or default is False else str(default).lower(),
         metavar=knob.metavar or "|".join(knob.values),
         choices=knob.values if knob.examples is None else knob.examples,
         is_switch=knob.is_switch,
+        may_stand_alone=knob.may_stand_alone,
         choice=knob.choice,
         aliases=knob.aliases,
     )

@@ -18,7 +18,7 @@ from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
-from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.setup import Parallel, Setup
 
 GIB = 1024**3
@@ -160,6 +160,19 @@ def test_the_examples_cover_every_field() -> None:
         )
     ]
     assert [example[2] for example in EXAMPLES] == [field for field in fields if field != "knobs.conv_algo"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("max-autotune", "mode=max-autotune"),
+        ("mode=Reduce-Overhead", "mode=reduce-overhead"),
+        ("mode=default", True),
+        ("no", False),
+    ],
+)
+def test_a_mode_of_compile_is_one_setting_however_it_is_written(text: str, value: bool | str) -> None:
+    assert KNOBS["compile"].read(text) == value
 
 
 def test_a_knob_with_a_number_is_one_setting_however_the_number_is_written() -> None:

@@ -113,6 +113,36 @@ def test_a_budget_of_activations_keeps_less_and_computes_more(trace_of):
     assert len(part.work) > len(whole.work)
 
 
+def test_cuda_graphs_have_a_pool_of_their_own_with_a_copy_of_the_batch(trace_of):
+    plain, graphs = (trace_of("small:blocks", 64, compile=way) for way in (True, "mode=reduce-overhead"))
+    assert graphs.seen.num_eager_graphs == 0
+    (pool,) = {each.stream for each in graphs.allocations} - {0}
+    assert {each.stream for each in plain.allocations} == {0}
+    in_pool = [each for each in graphs.allocations if each.stream == pool]
+    outside = [each for each in graphs.allocations if each.stream != pool]
+    wrappers = ("aten.empty_strided", "aten.mm.out", "aten.addmm.out")
+    assert not any(each.operator in wrappers for each in outside if each.category != "parameter")
+    (batch,) = {each.num_bytes for each in graphs.allocations if each.category == "input"}
+    num_steps = sum(mark.name.endswith("backward") for mark in graphs.marks)
+    num_copies = len(graphs.allocations) - len(plain.allocations)
+    assert num_copies == 2 * num_steps  # the batch, and the gradient that backward begins with
+    assert sum(each.num_bytes == batch for each in in_pool) >= num_steps
+
+
+def test_benchmarks_of_max_autotune_take_memory_in_the_first_step(trace_of):
+    plain, tuned = (
+        trace_of("small:blocks", 64, compile=way) for way in (True, "mode=max-autotune-no-cudagraphs")
+    )
+    assert any("benchmarks" in note for note in tuned.notes)
+    l2_bytes = 40 * 2**20
+    buffers = [number for number, each in enumerate(tuned.allocations) if each.num_bytes == l2_bytes]
+    assert buffers
+    assert not any(each.num_bytes == l2_bytes for each in plain.allocations)
+    second_step = next(mark.position for mark in tuned.marks if mark.name.startswith("step 2"))
+    assert all(number in tuned.events[:second_step] for number in buffers)
+    assert all(~number in tuned.events[:second_step] for number in buffers)
+
+
 def test_a_budget_of_activations_wants_a_compiled_model(outcome_of):
     outcome = outcome_of("perceptron", activation_budget=0.5)
     assert outcome.error.kind == "inapplicable"

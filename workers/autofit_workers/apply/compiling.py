@@ -10,6 +10,7 @@ from autofit_workers.pytorch.compiling import compile_counters, set_activation_b
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.compile import mode_of
 
 
 def require_compilable(knobs: Knobs) -> None:
@@ -47,7 +48,7 @@ def compiled(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """
     set_activation_budget(1.0 if knobs.activation_budget is None else knobs.activation_budget)
     untyped: Any = torch.compile
-    made: torch.nn.Module = untyped(model)
+    made: torch.nn.Module = untyped(model, mode=mode_of(knobs.compile))
     return made
 
 

@@ -19,7 +19,16 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import RestartAnalysis  # tells Dynamo to follow a function once more
 from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._functorch import config as functorch_config
-from torch._inductor import async_compile, codecache, compile_fx, debug, graph, scheduler
+from torch._inductor import (
+    async_compile,
+    codecache,
+    compile_fx,
+    cudagraph_trees,
+    debug,
+    graph,
+    scheduler,
+    select_algorithm,
+)
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.fx_passes import fuse_attention, joint_graph
@@ -43,12 +52,15 @@ __all__ = [
     "DISPATCH_OF_PROXY_MODE",
     "EMPTY_STRIDED",
     "FAKE_TENSOR_DISPATCH",
+    "GRAPH_MANAGER",
     "HAS_TRITON",
     "INNER_COMPILE",
     "LOWER_NODE",
     "MAKE_WRAPPER",
     "META_HANDLERS",
+    "RECORD_GRAPH",
     "REINTERPRET_TENSOR",
+    "SELECT_KERNEL",
     "TRITON_ATTRIBUTES",
     "TRITON_HASH",
     "TRITON_KERNEL",
@@ -67,6 +79,7 @@ __all__ = [
     "inductor_config",
     "leave_alone",
     "replace_raw_stream",
+    "say_that_memory_is_cached",
 ]
 
 # What the compiler asks of a CUDA device, and the properties that it remembers of each.
@@ -94,6 +107,11 @@ AVOID_DEVICE_INIT = PrivateName(fake_tensor.FakeTensorMode, "avoid_device_init")
 # Compiles a graph of Dynamo's with AOTAutograd and Inductor, and each graph that AOTAutograd makes of it.
 WHOLE_COMPILE = PrivateName(compile_fx, "compile_fx")
 INNER_COMPILE = PrivateName(compile_fx, "compile_fx_inner")
+# Chooses among the kernels that compute a product or a convolution, by benchmarks if there are several.
+SELECT_KERNEL = PrivateName(select_algorithm.AlgorithmSelectorCache, "__call__")
+# Makes a compiled graph run as a CUDA graph, and returns the manager of a device's CUDA graphs.
+RECORD_GRAPH = PrivateName(compile_fx, "cudagraphify")
+GRAPH_MANAGER = PrivateName(cudagraph_trees, "get_manager")
 # Makes the example inputs of attention's patterns, on the GPU if there is one.
 ATTENTION_PATTERNS = PrivateName(fuse_attention, "_get_sfdp_patterns")
 # Runs an operator that makes a tensor of one value, to fold constants.
@@ -114,7 +132,9 @@ CODE_OF_KEY = PrivateName(codecache, "_reload_python_module")
 EMPTY_STRIDED = PrivateName(torch._C._dynamo.guards, "_empty_strided_cuda")
 REINTERPRET_TENSOR = PrivateName(torch._C._dynamo.guards, "_reinterpret_tensor")
 
-_RAW_STREAM = "_cuda_getCurrentRawStream"  # of `torch._C`
+# Functions of `torch._C`, which lacks them in a PyTorch without CUDA.
+_RAW_STREAM = "_cuda_getCurrentRawStream"
+_CACHES_MEMORY = "_cuda_cudaCachingAllocator_is_enabled"
 
 
 def attributes_as_dict() -> object:
@@ -125,3 +145,8 @@ def attributes_as_dict() -> object:
 def replace_raw_stream(answer: Callable[[int], int]) -> None:
     """Replaces the function that returns a device's current stream, which a PyTorch without CUDA lacks."""
     setattr(torch._C, _RAW_STREAM, answer)
+
+
+def say_that_memory_is_cached() -> None:
+    """Makes PyTorch say that CUDA's caching allocator is on, without which it records no CUDA graph."""
+    setattr(torch._C, _CACHES_MEMORY, lambda: True)

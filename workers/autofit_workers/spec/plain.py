@@ -8,6 +8,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -38,9 +39,9 @@ def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a k
     """Returns a function that makes a value of the type `kind` from plain values as JSON has them; cached."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        (only,) = (argument for argument in arguments if argument is not types.NoneType)
-        make = _maker(only)
-        return lambda value: None if value is None else make(value)
+        kinds = tuple(argument for argument in arguments if argument is not types.NoneType)
+        make = _maker(kinds[0]) if len(kinds) == 1 else _one_of_maker(kinds)
+        return lambda value: None if value is None and len(kinds) < len(arguments) else make(value)
     if origin is Sequence:
         return _tuple_maker((*arguments, ...))
     if origin is tuple:
@@ -55,6 +56,21 @@ def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a k
     if issubclass(kind, Enum):
         return lambda value: kind(_instance(str, value))
     return functools.partial(_instance, kind)
+
+
+def _one_of_maker(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Returns a function that accepts a value of one of several types that JSON has, such as `bool | str`."""
+    makers = tuple(map(_maker, kinds))
+
+    def make(value: Any) -> Any:
+        for each in makers:
+            with suppress(TypeError):
+                return each(value)
+        raise TypeError(
+            f"{reprlib.repr(value)} is not of type {' or '.join(kind.__name__ for kind in kinds)}"
+        )
+
+    return make
 
 
 def _tuple_maker(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:

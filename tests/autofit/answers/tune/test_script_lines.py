@@ -188,6 +188,11 @@ def test_kernels_of_liger_bring_their_loss_where_no_other_is_asked_for(loss: str
     assert f"apply_liger_kernel(model, {told})" in lines(Knobs(kernels="liger", loss=loss))
 
 
+def test_a_model_is_compiled_in_its_mode():
+    made = lines(Knobs(compile="mode=max-autotune"))
+    assert any(line.startswith('model = torch.compile(model, mode="max-autotune")') for line in made)
+
+
 def test_a_model_is_compiled_once_it_is_where_it_runs():
     made = lines(Knobs(compile=True, memory_format="channels_last"))
     moved, compiled = (

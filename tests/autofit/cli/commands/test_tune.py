@@ -74,6 +74,35 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     assert (settings.max_batch, settings.setup.mode, settings.fresh) == (2, "infer", False)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (("--compile", "davenet"), True),
+        (("davenet", "--compile"), True),
+        (("--compile", "--batch-size-cap", "davenet"), None),
+        (("davenet", "--compile", "mode=reduce-overhead"), "mode=reduce-overhead"),
+        (("--compile=mode=max-autotune", "davenet"), "mode=max-autotune"),
+        (("davenet", "--compile=mode=default"), True),
+        (("davenet", "--compile=mode=max-autotune", "--no-compile"), False),
+        (("davenet", "--compile", "mode=fastest"), None),
+    ],
+)
+def test_a_mode_of_compile_may_be_left_out_and_is_never_mistaken_for_the_model(
+    autofit, results, arguments, value
+):
+    seen = []
+
+    def search(settings, _workload, _emit):
+        seen.append(settings)
+        return results.answer()
+
+    finished = autofit("tune", "--gpu-mem", "16G", *arguments, tune=search)
+    if value is None:
+        assert (finished.code, seen) == (2, [])
+        return
+    assert [(settings.model, settings.knobs.compile) for settings in seen] == [("davenet", value)]
+
+
 def test_a_missing_settings_file_is_a_usage_error(autofit, tmp_path):
     finished = autofit(*TUNE, "--config", str(tmp_path / "none.toml"))
     assert finished.code == 2

@@ -77,6 +77,7 @@ class Knob:
         examples: values that the shell completes; None for `values`.
         is_searchable: whether `--search` may choose it.
         is_switch: whether its option takes no value.
+        may_stand_alone: whether its option may be given without a value, which is then `true`.
         is_common: whether the short help shows its option.
         of_training: whether it has no effect without gradients.
         choice: name that alternative knobs share, of which a user may give only one.
@@ -107,6 +108,7 @@ class Knob:
     examples: tuple[str, ...] | None = None
     is_searchable: bool = False
     is_switch: bool = False
+    may_stand_alone: bool = False
     is_common: bool = False
     of_training: bool = False
     choice: str | None = None

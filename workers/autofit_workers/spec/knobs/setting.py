@@ -96,7 +96,8 @@ class Knobs:
             step; None if `global_batch` decides it.
         global_batch: exact number of samples of an optimizer step, whatever the batch size: it is
             accumulated from as many batches as that takes.
-        compile: whether `torch.compile`, with its defaults, compiles the model.
+        compile: whether `torch.compile` compiles the model, with its defaults; `mode=NAME` for one of its
+            modes, see `autofit_workers.spec.knobs.compile`.
         activation_budget: share of activations, from 0 to 1, that a compiled model keeps for backward; None
             for as many as PyTorch keeps by itself.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
@@ -132,7 +133,7 @@ class Knobs:
     allocator: str = KNOBS["allocator"].default
     grad_accumulation: int | None = KNOBS["grad_accumulation"].default
     global_batch: int | None = KNOBS["global_batch"].default
-    compile: bool = KNOBS["compile"].default
+    compile: bool | str = KNOBS["compile"].default
     activation_budget: float | None = KNOBS["activation_budget"].default
     attention: str = KNOBS["attention"].default
     adapter: str | None = KNOBS["adapter"].default

@@ -41,11 +41,9 @@ _WARNINGS = (
     "TensorFloat32 tensor cores",
 )
 MOST_SECONDS = 60.0  # of lowering, after which the rest of a program runs as eager code
-_CUDA_GRAPHS = (
-    "CUDA graphs of torch.compile are not followed: their own pool keeps what the compiled step frees"
-)
 _AUTOTUNED = (
-    "max-autotune is followed with cuBLAS's products: memory that its benchmarks take is not predicted"
+    "max-autotune is followed with the products of cuBLAS and the convolutions of cuDNN; memory of its "
+    "benchmarks counts in the first step"
 )
 
 
@@ -225,9 +223,10 @@ def _install() -> bool:
             # PyTorch makes the folder of its caches, whether it writes to it or not; this one is there.
             os.environ[_CACHES] = tempfile.gettempdir()
         from autofit_workers.pytorch import inductor
-        from autofit_workers.tracing.compiled import lowering
+        from autofit_workers.tracing.compiled import autotuning, cuda_graphs, lowering
 
         lowering.install()
+        autotuning.install(_lowering.interrupted)
     except (AttributeError, ImportError) as error:
         _note_eager(error)
         return False
@@ -238,6 +237,8 @@ def _install() -> bool:
 
     def forget() -> None:
         inductor.dynamo_forgets()
+        cuda_graphs.forget()
+        autotuning.forget()
         follow_lowering()  # PyTorch forgets this too
 
     follow_lowering()
@@ -287,16 +288,13 @@ def _or_eager(whole: Callable[..., Any], inner: Callable[..., Any]) -> Callable[
 
 
 def _followed(patches: dict[str, Any]) -> dict[str, Any]:
-    """Options in place of those of `torch.compile` that cannot be followed, which are noted."""
-    instead: dict[str, Any] = {}
-    if patches.get("triton.cudagraphs"):
-        instead["triton.cudagraphs"] = False
-        _lowering.notes[_CUDA_GRAPHS] = None
-    for name in ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"):
-        if patches.get(name):
-            instead[name] = False
-            _lowering.notes[_AUTOTUNED] = None
-    return instead
+    """Options besides those of `torch.compile`, for what cannot be followed as it is, which is noted."""
+    from autofit_workers.tracing.compiled import autotuning
+
+    if not autotuning.is_asked_for(patches):
+        return {}
+    _lowering.notes[_AUTOTUNED] = None
+    return autotuning.CHOICES
 
 
 def _inner_or_eager(inner: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **options: Any) -> Any:

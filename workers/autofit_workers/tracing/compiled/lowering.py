@@ -10,7 +10,7 @@ import torch
 
 from autofit_workers.pytorch import inductor
 from autofit_workers.pytorch.dispatch import TorchDispatchMode, disable_current_modes
-from autofit_workers.tracing.compiled import devices, provenance, wrapper
+from autofit_workers.tracing.compiled import cuda_graphs, devices, provenance, wrapper
 from autofit_workers.tracing.fake import fake_gpu
 
 # Packages that follow a step, which Dynamo leaves alone; others hold models, parts of steps, wrappers of the
@@ -19,6 +19,8 @@ _FOLLOWING = tuple(
     f"autofit_workers.{part}"
     for part in (
         "pytorch",
+        "tracing.compiled.autotuning",
+        "tracing.compiled.cuda_graphs",
         "tracing.compiled.devices",
         "tracing.compiled.lowering",
         "tracing.compiled.provenance",
@@ -53,6 +55,7 @@ def install() -> None:
     devices.install()
     wrapper.install()
     provenance.install()
+    cuda_graphs.install()
     _let_dynamo_see_a_card()
     _let_passes_run_without_a_card()
     _set_configuration()

@@ -8,6 +8,19 @@ from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS
 from autofit_workers.spec.architecture import Architecture, num_multiprocessors
 
 _UNKNOWN = "sm_80"
+# MiB of the largest L2 cache among cards of an architecture, from the table of chips; cards differ.
+_LARGEST_CACHE_MIB = {
+    "sm_60": 4,
+    "sm_61": 3,
+    "sm_70": 6,
+    "sm_75": 6,
+    "sm_80": 40,
+    "sm_86": 6,
+    "sm_89": 96,
+    "sm_90": 60,
+    "sm_100": 129,
+    "sm_120": 128,
+}
 
 
 def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
@@ -28,6 +41,7 @@ def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
         shared_memory_per_block_optin=limits.shared_optin_bytes,
         regs_per_multiprocessor=65536,  # the same for every architecture in the catalogue
         warp_size=32,
+        L2_cache_size=_LARGEST_CACHE_MIB.get(architecture, _LARGEST_CACHE_MIB[_UNKNOWN]) * 2**20,
         is_integrated=False,
         is_multi_gpu_board=False,
     )
