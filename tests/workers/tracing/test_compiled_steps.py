@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autofit_workers.spec.protocol import Verdict
-from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.trace import GRAPHS_POOL, Trace
 
 _FOLDER = Path(__file__).parents[3]
 # PyTorch's compiler leaves recurrent layers to cuDNN: none of its graphs has anything to generate.
@@ -116,10 +116,10 @@ def test_a_budget_of_activations_keeps_less_and_computes_more(trace_of):
 def test_cuda_graphs_have_a_pool_of_their_own_with_a_copy_of_the_batch(trace_of):
     plain, graphs = (trace_of("small:blocks", 64, compile=way) for way in (True, "mode=reduce-overhead"))
     assert graphs.seen.num_eager_graphs == 0
-    (pool,) = {each.stream for each in graphs.allocations} - {0}
+    assert {each.stream for each in graphs.allocations} == {0, GRAPHS_POOL}
     assert {each.stream for each in plain.allocations} == {0}
-    in_pool = [each for each in graphs.allocations if each.stream == pool]
-    outside = [each for each in graphs.allocations if each.stream != pool]
+    in_pool = [each for each in graphs.allocations if each.stream == GRAPHS_POOL]
+    outside = [each for each in graphs.allocations if each.stream == 0]
     wrappers = ("aten.empty_strided", "aten.mm.out", "aten.addmm.out")
     assert not any(each.operator in wrappers for each in outside if each.category != "parameter")
     (batch,) = {each.num_bytes for each in graphs.allocations if each.category == "input"}

@@ -4,6 +4,7 @@ import pytest
 
 from autofit_workers.replay.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from autofit_workers.replay.allocator.caching import make_pools
+from autofit_workers.spec.trace import GRAPHS_POOL
 
 MIB = 1 << 20
 
@@ -26,6 +27,17 @@ def test_empty_cache_returns_what_it_released() -> None:
 
     assert allocator.empty_cache() == 30 * MIB
     assert allocator.empty_cache() == 0
+
+
+def test_the_pool_of_cuda_graphs_keeps_what_it_has() -> None:
+    pools = make_pools(AllocatorSettings(), limit_bytes=40 * MIB)
+    size = 30 * MIB
+    graphs = pools.pool(is_small=False, stream=GRAPHS_POOL)
+    pools.free(pools.take(size, graphs))
+    assert pools.release_cached() == 0
+    with pytest.raises(AllocatorOutOfMemory):
+        pools.take(size, pools.pool(is_small=False))
+    assert pools.take(size, graphs).pool is graphs
 
 
 def test_running_out_of_memory_says_what_was_held() -> None:

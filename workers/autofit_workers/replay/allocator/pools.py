@@ -1,8 +1,8 @@
 """Rules by which PyTorch's CUDA caching allocator hands out, splits, merges and releases blocks.
 
-Modelled on `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11–2.15, for one device, without private
-pools (CUDA graphs). This is the one implementation of the rules: `CachingAllocator` adds statistics to it,
-`replay` a loop.
+Modelled on `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11–2.15, for one device. Of private pools it
+has that of CUDA graphs, as a stream. This is the one implementation of the rules: `CachingAllocator` adds
+statistics to it, `replay` a loop.
 
 A segment is one piece of device memory, and its blocks tile it:
 
@@ -29,6 +29,7 @@ from autofit_workers.replay.allocator.settings import (
     AllocatorSettings,
 )
 from autofit_workers.spec.pythons import StrEnum
+from autofit_workers.spec.trace import GRAPHS_POOL
 
 CACHED = 0
 ALLOCATED = 1
@@ -312,12 +313,14 @@ class BlockPools:
     def release_cached(self) -> int:
         """Releases every segment that is entirely cached; returns the bytes released.
 
-        The host waits for all streams first, so that nothing is pending.
+        The host waits for all streams first, so that nothing is pending. The pool of CUDA graphs keeps its
+        segments, as their kernels have the addresses (`release_cached_blocks`).
         """
         self._take_back(self.pending.all_over())
         before_bytes = self.reserved_bytes
         for pool in self._pools.values():
-            self._release_pool(pool)
+            if pool.stream != GRAPHS_POOL:
+                self._release_pool(pool)
         return before_bytes - self.reserved_bytes
 
     def _reserve(self, size: int, pool: Pool) -> Block:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from autofit_workers.spec.pythons import StrEnum
 from autofit_workers.spec.work import Convolution
 
+# Number of the stream that stands for the memory pool of CUDA graphs, above those that a program makes.
+GRAPHS_POOL = 255
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -77,8 +79,8 @@ class Allocation:
             state `conv1.weight.exp_avg`, in traces with calls; empty for anything else.
         counted_shape: shape of the tensor that the operator counts in 32 bits, if that is not its result
             (`autofit_workers.tracing.recording.counted`); empty for most.
-        stream: number of the CUDA stream that was current, which the allocator keeps the block for; 0 is the
-            default stream, the recorder numbers the others.
+        stream: number of the CUDA stream that was current, which the allocator keeps the block for;
+            0 is the default stream, `GRAPHS_POOL` that of CUDA graphs; the recorder numbers the others.
         stream_uses: other streams that `Tensor.record_stream` named for the block. After its free, the block
             is handed out again only once each of them has done the work that it was given before the free.
     """

@@ -5,7 +5,7 @@ What a graph allocates lies in the pool, and so do copies of its inputs that hav
 step, such as the batch. A replayed graph allocates nothing, but its pool stays as large as it was recorded:
 so every step is followed as the one that records.
 
-The caching allocator keeps free blocks by stream as it keeps them by pool: the stream stands for the pool.
+The caching allocator keeps free blocks by stream as it keeps them by pool: a stream stands for the pool.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autofit_workers.pytorch import inductor
+from autofit_workers.tracing.fake.streams import GraphsStream
 
 Graph = Callable[[list[Any]], Any]
 
@@ -26,7 +27,7 @@ class _Pool:
     """Stream of the pool, and the tensors in it that graphs returned and that still live."""
 
     def __init__(self) -> None:
-        self.stream: Any = torch.cuda.Stream()
+        self.stream: Any = GraphsStream()
         self._returned: dict[int, StorageWeakRef] = {}
 
     def holds(self, tensor: torch.Tensor) -> bool:

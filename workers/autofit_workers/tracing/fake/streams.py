@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from autofit_workers.spec.pythons import Self
+from autofit_workers.spec.trace import GRAPHS_POOL
 
 _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
 _DEFAULT = (0, -1)
+_GRAPHS = (0, -2)
 
 # Work that is done once an event is over, in the observer's own form; None for an event that was not
 # observed.
@@ -196,6 +198,13 @@ class Stream(_OnDevice):
 
     def __exit__(self, *_exception: object) -> None:
         _device().current = self._outer.pop()
+
+
+class GraphsStream(Stream):
+    """Stream that CUDA graphs are recorded on, which stands for their memory pool."""
+
+    def _next(self) -> int:
+        return _device().numbers.setdefault(_GRAPHS, GRAPHS_POOL)
 
 
 class ExternalStream(Stream):
