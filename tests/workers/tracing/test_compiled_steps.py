@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
 from autofit_workers.spec.trace import GRAPHS_POOL, Trace
+from autofit_workers.trials import door
+from tests.workers.conftest import predict_spec
 
 _FOLDER = Path(__file__).parents[3]
+_SHARDED = Path(__file__).with_name("sharded_workloads.py")
 # PyTorch's compiler leaves recurrent layers to cuDNN: none of its graphs has anything to generate.
 _COMPILED = (
     "perceptron",
@@ -149,10 +155,37 @@ def test_a_budget_of_activations_wants_a_compiled_model(outcome_of):
     assert "add compile" in outcome.error.message
 
 
-def test_a_compiled_model_that_is_sharded_or_on_the_cpu_is_refused(outcome_of):
+@pytest.mark.parametrize("parallel", ["ddp:2", "fsdp:2"])
+def test_ranks_of_a_compiled_model_exchange_what_others_do(parallel):
+    eager, compiled = (_of_ranks(parallel, compile=way) for way in (False, True))
+    assert compiled.seen.num_eager_graphs == 0
+    assert any(call.work.operator.startswith("inductor.") for call in compiled.work)
+    assert _exchanged(compiled) == _exchanged(eager) != {}
+
+
+def test_a_compiled_model_on_the_cpu_is_refused(outcome_of):
     outcome = outcome_of("perceptron", compile=True, architecture="cpu")
     assert outcome.verdict is not Verdict.TRACED
     assert "leave compile out" in outcome.error.message
+
+
+def _of_ranks(parallel: str, **knobs: Any) -> Trace:
+    spec = predict_spec("small:attention", 4, **knobs)
+    workload = WorkloadRef(kind="file", target=f"{_SHARDED}:gpt")
+    outcome = door.run(
+        dataclasses.replace(spec, workload=workload, setup=Setup(parallel=Parallel.parse(parallel)))
+    )
+    assert outcome.trace_json is not None, outcome.error
+    return Trace.from_json(outcome.trace_json)
+
+
+def _exchanged(trace: Trace) -> Counter[str]:
+    """Bytes that the collectives of all steps take, by operator; DDP's buckets follow the order of gradients."""
+    bytes_of: Counter[str] = Counter()
+    for call in trace.work:
+        if call.work.group is not None:
+            bytes_of[call.work.operator] += call.work.inputs[0].num_bytes
+    return bytes_of
 
 
 def _kept(trace: Trace) -> int:

@@ -91,7 +91,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         DataDependentError: the step needs values that only a real run has.
         InapplicableError: knobs cannot be combined.
         UnsupportedError: an operator, or this release of PyTorch, cannot run without a GPU; or the model is
-            to be compiled for the CPU, or sharded.
+            to be compiled for the CPU.
     """
     compiling.require_compilable(spec.knobs)
     if spec.knobs.compile:
@@ -109,15 +109,11 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
 
 
 def _require_followed(spec: TrialSpec) -> None:
-    """Raises `UnsupportedError` if a compiled step cannot be followed in this setup."""
+    """Raises `UnsupportedError` if a compiled step cannot be followed on the device of a prediction."""
     if spec.is_for_host:
         raise UnsupportedError(
             "what a compiled model takes on the CPU is measured, not predicted: leave compile out, or "
             "measure (--probe measure)"
-        )
-    if spec.setup.parallel.shards:
-        raise UnsupportedError(
-            "a model that is compiled and sharded is not followed: leave compile out, or measure"
         )
 
 
