@@ -180,7 +180,7 @@ def _of_ranks(parallel: str, **knobs: Any) -> Trace:
 
 
 def _exchanged(trace: Trace) -> Counter[str]:
-    """Bytes that the collectives of all steps take, by operator; DDP's buckets follow the order of gradients."""
+    """Bytes that collectives take, by operator: DDP's buckets follow the order of gradients."""
     bytes_of: Counter[str] = Counter()
     for call in trace.work:
         if call.work.group is not None:
