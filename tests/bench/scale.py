@@ -1,14 +1,14 @@
 """What 10,000 jobs, a million trials and 1,000 workers cost: a queue, `autofit serve`, and one coordinator.
 
     python tests/bench/scale.py [--jobs 100,1000,10000] [--trials 10000,100000] [--studies-of 500]
-                                [--workers 10,100,1000] [journal sqlite postgresql]
+                                [--workers 10,100,1000] [--trial-seconds 2] [journal sqlite postgresql]
 
 - Jobs: a storage is filled with copies of real jobs, four of five with an answer. Then a few are enqueued,
   claimed and ended by the queue itself, and the queue is listed, and counted as `autofit serve` does.
 - Trials: a storage is filled with studies that are copies of a real one, and the reader of `autofit serve`
   reads it, in a process of its own.
-- Workers: `Tuner`, which coordinates a search, runs trials on workers that only wait, two seconds each, and
-  then answer as measured trials do. So many workers of trials of half a minute it keeps busy, by its own
+- Workers: `Tuner`, which coordinates a search, runs trials on workers that only wait, seconds each, and then
+  answer as measured trials do. So many workers of trials of half a minute it keeps busy, by its own
   processor time a trial.
 
 Exits with 1 where a step of one job takes more than `--most` times as long in the largest queue as in the
@@ -59,7 +59,7 @@ from tests.bench.smoke import WITHIN
 _MIB = 2**20
 _SETTINGS = {"conv_algo": CONV_ALGOS, "precision": PRECISIONS, "memory_format": MEMORY_FORMATS}
 _NUM_REPEATS = 7
-_TRIAL_SECONDS, _USUAL_TRIAL_SECONDS = 2.0, 30.0  # of a simulated trial; of one as it is measured on a GPU
+_USUAL_TRIAL_SECONDS = 30.0  # of a trial as it is measured on a GPU
 _MOST = 4.0
 _ANSWER = {
     "schema": "autofit.tune/1",
@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("--trials", type=_numbers, default=_numbers("10000,100000"))
     parser.add_argument("--studies-of", type=int, default=500, metavar="TRIALS")
     parser.add_argument("--workers", type=_numbers, default=_numbers("10,100,1000"))
+    parser.add_argument("--trial-seconds", type=float, default=2.0, help="of a simulated trial")
     parser.add_argument("--most", type=float, default=_MOST)
     parser.add_argument("--read", metavar="STORAGE", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -315,7 +316,7 @@ def workers_table(options: argparse.Namespace) -> list[str]:
         of_a_trial: list[float] = []
         for num_workers in options.workers:
             with study_load.place(kind) as storage:
-                of_a_trial.append(coordinator_seconds(storage, num_workers))
+                of_a_trial.append(coordinator_seconds(storage, num_workers, options.trial_seconds))
             print(
                 f"| {kind} | {num_workers} | {1e3 * of_a_trial[-1]:.1f} ms "
                 f"| {_USUAL_TRIAL_SECONDS / of_a_trial[-1]:.0f} "
@@ -328,7 +329,7 @@ def workers_table(options: argparse.Namespace) -> list[str]:
     return exceeded
 
 
-def coordinator_seconds(storage: str, num_workers: int) -> float:
+def coordinator_seconds(storage: str, num_workers: int, trial_seconds: float) -> float:
     """Processor seconds that a coordinator takes for a trial, of half as many again as it has workers."""
     curves: dict[Knobs, CachedCurve] = {}
 
@@ -351,7 +352,7 @@ def coordinator_seconds(storage: str, num_workers: int) -> float:
             spec=spec,
             study=study,
             curves=CurveSet(),
-            trials=SimulatedWorkers(num_workers, _TRIAL_SECONDS),
+            trials=SimulatedWorkers(num_workers, trial_seconds),
             emit=lambda _event: None,
             limits=Limits(num_trials=num_workers + max(num_workers // 2, 50)),
         )
