@@ -132,16 +132,16 @@ class Recurrent(nn.Module):
         return self.out(self.layers(x)[0])
 
 
-def tokens(batch_size: int) -> Tensor:
-    return torch.randint(0, 512, (batch_size, 64), device="cuda")
+def tokens(batch_size: int, device: str = "cuda") -> Tensor:
+    return torch.randint(0, 512, (batch_size, 64), device=device)
 
 
-def numbers(*shape: int) -> Callable[[int], Tensor]:
-    return lambda batch_size: torch.randn(batch_size, *shape, device="cuda")
+def numbers(*shape: int) -> Callable[..., Tensor]:
+    return lambda batch_size, device="cuda": torch.randn(batch_size, *shape, device=device)
 
 
 # By name: the model, its batch, and the batch sizes of the steps.
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], tuple[int, ...]]] = {
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
     "perceptron": (_perceptron, numbers(256), (64, 64)),
     "convolutions": (_convolutions, numbers(3, 32, 32), (8, 8)),
     "decoder": (Decoder, tokens, (8, 8)),
@@ -176,7 +176,7 @@ class Compared:
 
         def compiled(lowering: Any) -> Any:
             module = compile_to_module(lowering)
-            module.call = self._observed(module.call, *_estimated(lowering))
+            module.call = self._observed(module.call, *estimated(lowering))
             return module
 
         GraphLowering.compile_to_module = compiled
@@ -185,12 +185,12 @@ class Compared:
         finally:
             GraphLowering.compile_to_module = compile_to_module
 
-    def _observed(self, call: Callable[[Any], Any], estimated: int, freed: int) -> Callable[[Any], Any]:
+    def _observed(self, call: Callable[[Any], Any], planned: int, freed: int) -> Callable[[Any], Any]:
         def observed(arguments: Any) -> Any:
             before, start = self._recorder.live_bytes, self._recorder.position
             result = call(arguments)
             peak = before + _peak_of(self._recorder, start)
-            self.calls.append((peak - (before - freed), estimated))
+            self.calls.append((peak - (before - freed), planned))
             return result
 
         return observed
@@ -202,7 +202,7 @@ def _peak_of(recorder: Recorder, start: int) -> int:
     return max(itertools.accumulate(changes, initial=0))
 
 
-def _estimated(lowering: Any) -> tuple[int, int]:
+def estimated(lowering: Any) -> tuple[int, int]:
     """Inductor's estimate of a graph's peak, and the bytes of inputs that it frees."""
     from torch._inductor import memory
 
@@ -218,8 +218,8 @@ def _estimated(lowering: Any) -> tuple[int, int]:
         if name in scheduler.name_to_buf:
             planned = scheduler.name_to_buf[name].mpi_buffer
             planned.size_alloc = planned.size_free = 0
-    estimated, _ = memory.estimate_peak_memory(scheduler.nodes, freeable, outputs)
-    return estimated, sum(each.mpi_buffer.size_free for each in freeable.values())
+    peak, _ = memory.estimate_peak_memory(scheduler.nodes, freeable, outputs)
+    return peak, sum(each.mpi_buffer.size_free for each in freeable.values())
 
 
 def compared(name: str) -> dict[str, Any]:

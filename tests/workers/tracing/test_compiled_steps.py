@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -195,3 +197,24 @@ def _kept(trace: Trace) -> int:
         trace.allocations[event].num_bytes if event >= 0 else -trace.allocations[~event].num_bytes
         for event in trace.events[:position]
     )
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for the CPU with g++")
+def test_wrappers_that_run_on_the_cpu_allocate_what_inductor_plans_too(tmp_path):
+    names = ("perceptron", "llama", "experts")  # without operators that allocate what they return
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.workers.tracing.compiled_on_cpu", *names],
+        cwd=_FOLDER,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
+    assert [row["name"] for row in rows] == list(names)
+    for row in rows:
+        forward, backward = row["calls"][::2], row["calls"][1::2]
+        assert len(forward) == len(backward) == 2
+        assert all(ran == planned for ran, planned in forward)
+        assert all(0.8 * planned <= ran <= planned for ran, planned in backward)
