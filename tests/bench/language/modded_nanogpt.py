@@ -35,6 +35,8 @@ _QUANTITIES = {"max_allocated": "allocated peak", "max_reserved": "reserved peak
 _SCRIPT = "train_gpt.py"
 _END_OF_SCRIPT = "\n" + 100 * "="
 _MODULE = re.compile(r"^-{40}\n# (\w+\.py)\n-{40}\n\n", re.MULTILINE)
+# Folders of logs that a script writes to and does not make: `run_id: str = f"new/{uuid.uuid4()}"`.
+_LOG_FOLDERS = re.compile(r'^ *run_id: str = f?"([\w.-]+)/', re.MULTILINE)
 _URL = re.compile(r"/blob/(?P<commit>[0-9a-f]+)/(?P<path>[^#]*)")
 # Token files, as the repository's `data/cached_fineweb10B.py` writes them.
 _MAGIC, _VERSION, _NUM_OF_HEADER = 20240520, 1, 256
@@ -86,7 +88,8 @@ def _laid(url: str, num_ranks: int, folder: Path) -> Script:
     entry.MOST_SECONDS = _LOWERING_SECONDS
     for name, source in sources(_log(url)).items():
         (folder / name).write_text(source, encoding="utf-8")
-    (folder / "logs").mkdir()
+    for each in ("", *_LOG_FOLDERS.findall((folder / _SCRIPT).read_text(encoding="utf-8"))):
+        (folder / "logs" / each).mkdir(parents=True, exist_ok=True)
     (folder / _DATA).mkdir(parents=True)
     for name, num_tokens in _NUM_TOKENS.items():
         (folder / _DATA / name).write_bytes(tokens(num_tokens))

@@ -51,12 +51,16 @@ def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def predict(
-        *lines: str, rank: int = 0, arguments: tuple[str, ...] = (), **launched: object
+        *lines: str,
+        rank: int = 0,
+        arguments: tuple[str, ...] = (),
+        torch: str | None = None,
+        **launched: object,
     ) -> TrialOutcome:
         path = tmp_path / "train.py"
         path.write_text("\n".join((_HEAD, *lines, "")))
         script = Script(path=path, arguments=arguments, **launched)
-        return predicted(script.reference(), Setup(rank=rank))
+        return predicted(script.reference(), Setup(rank=rank, torch=torch))
 
     return predict
 
@@ -394,3 +398,48 @@ def test_ddps_own_reducer_does_the_work_that_is_recorded_without_it(written):
 
 def _calls(work, operator):
     return sorted(str(call.work.inputs) for call in work if call.work.operator == operator)
+
+
+_COLLECTIVES = """
+dist.init_process_group("nccl")
+weight = nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(6):
+    (torch.ones(8, 1024, device="cuda") @ weight).sum().backward()
+    shard = torch.empty(1024 // dist.get_world_size(), 1024, device="cuda")
+    work = dist.reduce_scatter_tensor(shard, weight.grad, async_op=True)
+    {waits}
+    optimizer.step()
+    weight.grad = None
+    del shard, work
+    {reads}
+torch.ones(8 * 2**20, device="cuda")
+"""
+_WEIGHT_BYTES, _SHARD_BYTES = 4 * 2**20, 2**20
+
+
+@pytest.mark.parametrize(
+    ("waits", "reads", "torch", "num_kept"),
+    [
+        ("work.wait()", "", None, 0),
+        ("work.get_future().wait()", "", None, 2),
+        ("work.get_future().wait()", "torch.cuda.synchronize()", None, 1),
+        ("work.get_future().wait()", "", "2.7", 0),
+    ],
+    ids=["waits", "waits for the future", "reads each step", "before 2.8"],
+)
+def test_nccls_group_keeps_tensors_of_collectives_that_nobody_waits_for(
+    written, waits, reads, torch, num_kept
+):
+    lines = _COLLECTIVES.format(waits=waits, reads=reads).splitlines()
+    outcome = written(*lines, launcher="torchrun", num_processes=4, torch=torch)
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    alive = sum(
+        trace.allocations[event].num_bytes if event >= 0 else -trace.allocations[~event].num_bytes
+        for event in trace.events
+    )
+    last = trace.allocations[trace.events[-1]].num_bytes if trace.events[-1] >= 0 else 0
+    assert alive - last == pytest.approx(
+        _WEIGHT_BYTES + num_kept * (_WEIGHT_BYTES + _SHARD_BYTES), abs=_SHARD_BYTES // 2
+    )

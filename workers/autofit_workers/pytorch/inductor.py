@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 import torch._dynamo  # before Inductor, which imports parts of it
 import torch._dynamo.trace_rules
+import torch._dynamo.utils
 from torch._dynamo import callback, convert_frame, device_interface
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import RestartAnalysis  # tells Dynamo to follow a function once more
@@ -59,6 +60,7 @@ __all__ = [
     "attributes_as_dict",
     "caching_worker_device_properties",
     "callback",
+    "constant_types",
     "debug",
     "disable",
     "dynamo_config",
@@ -72,6 +74,8 @@ __all__ = [
 # What the compiler asks of a CUDA device, and the properties that it remembers of each.
 CUDA_INTERFACE = device_interface.CudaInterface
 caching_worker_device_properties = device_interface.caching_worker_device_properties
+# Types whose values Dynamo takes for constants, such as PyTorch's properties of a card.
+constant_types: set[type] = torch._dynamo.utils.common_constant_types
 # Functions of a module whose code Dynamo never follows.
 leave_alone = torch._dynamo.trace_rules.add
 # Keeps Dynamo from following a function and what it calls.

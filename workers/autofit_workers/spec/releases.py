@@ -22,6 +22,7 @@ Release = tuple[int, int]
 
 AUTOCAST_OF_RMS_NORM: Release = (2, 12)
 SHARDS_ARE_COPIES: Release = (2, 10)
+COLLECTIVES_KEEP_TENSORS: Release = (2, 8)
 FUSED_RMS_NORM: Release = (2, 9)
 WHOLE_SLICES_ARE_FREE: Release = (2, 9)
 WORKSPACE_OF_EACH_PRODUCT: Release = (2, 15)
@@ -86,6 +87,13 @@ DIFFERENCES = (
         before="a shard of distribute_tensor may be a view, which keeps the whole tensor",
         after="a shard of distribute_tensor is a copy",
         source="Shard._shard_tensor in torch/distributed/tensor/placement_types.py",
+        followed=Followed.OLDER,
+    ),
+    Difference(
+        since=COLLECTIVES_KEEP_TENSORS,
+        before="tensors of an asynchronous collective are freed with the program's references",
+        after="NCCL's process group keeps them until Work.wait, or a later collective",
+        source="pytorch/pytorch#148590, #150079 (ProcessGroupNCCL.cpp)",
         followed=Followed.OLDER,
     ),
     Difference(

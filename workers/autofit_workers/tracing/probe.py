@@ -43,7 +43,7 @@ from autofit_workers.tracing.fake import (
 )
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
 from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_transformers
-from autofit_workers.tracing.fake.ranks import group
+from autofit_workers.tracing.fake.ranks import group, shelves
 from autofit_workers.tracing.host.fake_cpu import FakeCpuMode
 from autofit_workers.tracing.host.recorder import HostRecorder
 from autofit_workers.tracing.kernels import extensions, triton
@@ -155,6 +155,7 @@ def _begin_program(spec: TrialSpec) -> None:
     flex_attention.begin_program()
     triton.install()
     triton.begin_program()
+    shelves.begin_program()
     extensions.begin_program()
     adapter.begin_program()
 

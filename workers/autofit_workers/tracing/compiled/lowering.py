@@ -34,6 +34,10 @@ _FOLLOWING = tuple(
         "trials",
     )
 )
+# Modules of `deprecated`, whose wrapper only warns and calls. Dynamo compiles its frame, since 2.13 that of
+# `torch.distributed.all_gather_into_tensor` too, whose own code it leaves alone. It then asks an argument for
+# its gradient, which C++ refuses for a view that was changed in place under `no_grad`.
+_OF_DEPRECATED = ("typing_extensions", "warnings")
 _CUDA_VERSION = "13.0"  # of PyTorch 2.13's default build; a CPU build has none
 _HASH = "0" * 64  # in place of a hash of Triton's files, which names compiled kernels
 _CPU = torch.device("cpu")
@@ -46,7 +50,7 @@ def install() -> None:
     Raises:
         AttributeError, ImportError: this release of PyTorch has a compiler that is not known.
     """
-    for part in _FOLLOWING:
+    for part in (*_FOLLOWING, *_OF_DEPRECATED):
         inductor.leave_alone(part)
     mode: Any = fake_gpu.FakeGpuMode
     mode.__torch_dispatch__ = inductor.disable(mode.__torch_dispatch__)
@@ -72,6 +76,7 @@ def install() -> None:
 def _let_dynamo_see_a_card() -> None:
     """Makes the compiler's interface of CUDA describe the fake GPU."""
     properties = torch.cuda.get_device_properties(0)
+    inductor.constant_types.add(type(properties))
     interface: Any = inductor.CUDA_INTERFACE
     answers: dict[str, Any] = {
         "get_device_properties": properties,

@@ -10,7 +10,13 @@ from autofit_workers.spec.architecture import Architecture, num_multiprocessors
 _UNKNOWN = "sm_80"
 
 
-def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
+class CardProperties(SimpleNamespace):
+    """Properties of a card, by their names in PyTorch; hashable as PyTorch's own, which Dynamo asks for."""
+
+    __hash__ = object.__hash__
+
+
+def card_properties(architecture: str, total_bytes: int) -> CardProperties:
     """Result of `torch.cuda.get_device_properties` for a card of an architecture.
 
     Raises:
@@ -18,7 +24,7 @@ def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
     """
     capability = Architecture.of(architecture).capability
     limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])
-    return SimpleNamespace(
+    return CardProperties(
         name=f"a GPU of {architecture} that is not there",
         major=capability // 10,
         minor=capability % 10,

@@ -82,6 +82,7 @@ class ScriptTracer:
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
         )
+        self._watch.seconds_of_compiler = compiled.seconds
         self._known_lengths: Lengths | None = None
         self._follower.more_tells = self._lengths.wants_more
         self._follower.trains = lambda: self._watch.has_optimizer
