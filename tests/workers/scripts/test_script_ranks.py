@@ -443,3 +443,28 @@ def test_nccls_group_keeps_tensors_of_collectives_that_nobody_waits_for(
     assert alive - last == pytest.approx(
         _WEIGHT_BYTES + num_kept * (_WEIGHT_BYTES + _SHARD_BYTES), abs=_SHARD_BYTES // 2
     )
+
+
+def test_a_compiled_step_may_call_what_pytorch_deprecates(written):
+    outcome = written(
+        "dist.init_process_group('nccl')",
+        "weight = nn.Parameter(torch.zeros(1024, 64, device='cuda'))",
+        "optimizer = torch.optim.SGD([weight], lr=0.1)",
+        "@torch.compile",
+        "@torch.no_grad()",
+        "def exchange(weight):",
+        "    got = torch.empty_like(weight[: 1024 // 4])",
+        "    dist.reduce_scatter_tensor(got, weight.grad, async_op=True).get_future().wait()",
+        "    shard = weight[: 1024 // 4]",
+        "    shard.add_(got.mul(2.0), alpha=-1.0)",
+        "    dist.all_gather_into_tensor(weight, shard, async_op=True).get_future().wait()",
+        "for _ in range(4):",
+        "    weight.sum().backward()",
+        "    exchange(weight)",
+        "    optimizer.step()",
+        launcher="torchrun",
+        num_processes=4,
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes
