@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.setup import ALONE, Setup
@@ -947,3 +948,17 @@ def test_settings_of_the_allocator_that_a_script_makes_are_noted(tmp_path, varia
     trace = Trace.from_json(outcome.trace_json)
     assert trace.versions.get("own_allocator") == followed
     assert any(words in note for note in trace.notes)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "_compile_kernel"), reason="PyTorch compiles kernels since 2.9")
+def test_a_kernel_that_a_script_compiles_does_nothing(written):
+    outcome = written(
+        "double = torch.cuda._compile_kernel('extern \"C\" __global__ void double(float* x) {}', 'double')",
+        "double.set_shared_memory_config(1024)",
+        "for _ in range(3):",
+        "    loss_of_step()",
+        "    double(grid=(1, 1, 1), block=(32, 1, 1), args=[torch.ones(32, device='cuda')])",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert any("compiles itself (double)" in note for note in Trace.from_json(outcome.trace_json).notes)

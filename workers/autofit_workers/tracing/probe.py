@@ -46,7 +46,7 @@ from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_t
 from autofit_workers.tracing.fake.ranks import group, shelves
 from autofit_workers.tracing.host.fake_cpu import FakeCpuMode
 from autofit_workers.tracing.host.recorder import HostRecorder
-from autofit_workers.tracing.kernels import extensions, triton
+from autofit_workers.tracing.kernels import extensions, run_time, triton
 from autofit_workers.tracing.kernels.registry import REGISTRY
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
@@ -157,6 +157,7 @@ def _begin_program(spec: TrialSpec) -> None:
     triton.begin_program()
     shelves.begin_program()
     extensions.begin_program()
+    run_time.begin_program()
     adapter.begin_program()
 
 
@@ -273,6 +274,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *asking.notes(),
             *adapter.notes(),
             *extensions.notes(),
+            *run_time.notes(),
             *of_transformers.notes(),
             *triton.notes(),
             *compiled.notes(),

@@ -38,7 +38,7 @@ from autofit_workers.tracing.explaining import Unpredictable, explanation
 from autofit_workers.tracing.fake import fake_device, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
 from autofit_workers.tracing.fake.libraries import of_transformers
-from autofit_workers.tracing.kernels import extensions, triton
+from autofit_workers.tracing.kernels import extensions, run_time, triton
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import user_source
@@ -230,7 +230,7 @@ class ScriptTracer:
             )
         notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
         notes += compiled.notes()
-        notes += extensions.notes()
+        notes += (*extensions.notes(), *run_time.notes())
         notes += (*of_transformers.notes(), *followed_release.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
