@@ -107,7 +107,7 @@ DIFFERENCES = (
         since=COLLECTIVES_KEEP_TENSORS,
         before="tensors of an asynchronous collective are freed with the program's references",
         after="NCCL's process group keeps them until Work.wait, or a later collective",
-        source="pytorch/pytorch#148590, #150079 (ProcessGroupNCCL.cpp)",
+        source="pytorch/pytorch#150398 (ProcessGroupNCCL.cpp)",
         followed=Followed.OLDER,
     ),
     Difference(
