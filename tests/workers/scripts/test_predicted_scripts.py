@@ -962,3 +962,24 @@ def test_a_kernel_that_a_script_compiles_does_nothing(written):
     )
     assert outcome.verdict is Verdict.TRACED, outcome.error
     assert any("compiles itself (double)" in note for note in Trace.from_json(outcome.trace_json).notes)
+
+
+def test_compiled_code_makes_a_number_within_a_function_of_autograd(written):
+    outcome = written(
+        "class Scaled(torch.autograd.Function):",
+        "    @staticmethod",
+        "    def forward(ctx, x):",
+        "        return x * x.new_tensor(0.5, dtype=torch.float32)",
+        "    @staticmethod",
+        "    def backward(ctx, grad):",
+        "        return grad * grad.new_tensor(0.5, dtype=torch.float32)",
+        "scaled = torch.compile(Scaled.apply, fullgraph=True)",
+        "x = torch.ones(64, device='cuda', requires_grad=True)",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    scaled(x).sum().backward()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes

@@ -26,6 +26,7 @@ from torch._inductor import utils as inductor_utils
 from torch._inductor.fx_passes import fuse_attention, joint_graph
 from torch._subclasses import fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _triton
 
@@ -49,6 +50,7 @@ __all__ = [
     "LOWER_NODE",
     "MAKE_WRAPPER",
     "META_HANDLERS",
+    "REAL_TENSORS",
     "REINTERPRET_TENSOR",
     "TRITON_ATTRIBUTES",
     "TRITON_HASH",
@@ -93,6 +95,8 @@ FAKE_TENSOR_DISPATCH = PrivateName(fake_tensor.FakeTensor, "__torch_dispatch__")
 MAKE_WRAPPER = PrivateName(torch.Tensor, "_make_wrapper_subclass")
 DISPATCH_OF_FAKE_MODE = PrivateName(fake_tensor.FakeTensorMode, "dispatch")
 DISPATCH_OF_PROXY_MODE = PrivateName(ProxyTorchDispatchMode, "__torch_dispatch__")
+# Context in which operators on constants are run for real, so that their values are known.
+REAL_TENSORS = PrivateName(proxy_tensor, "unset_fake_temporarily")
 # Whether fake tensors leave CUDA alone.
 AVOID_DEVICE_INIT = PrivateName(fake_tensor.FakeTensorMode, "avoid_device_init")
 # Compiles a graph of Dynamo's with AOTAutograd and Inductor, and each graph that AOTAutograd makes of it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -118,6 +119,14 @@ def _let_passes_run_without_a_card() -> None:
             return deduced(folder, node)
 
     inductor.DEDUCED_VALUE.replace(deduced_on_cpu)
+    real_tensors = inductor.REAL_TENSORS.get()
+
+    @contextmanager
+    def real_tensors_on_cpu() -> Iterator[Any]:
+        with real_tensors() as modes, _OnCpu():
+            yield modes
+
+    inductor.REAL_TENSORS.replace(real_tensors_on_cpu)
 
 
 class _OnCpu(TorchDispatchMode):
@@ -130,9 +139,8 @@ class _OnCpu(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _CPU}
+        args = tuple(_CPU if isinstance(each, torch.device) else each for each in args)
+        kwargs = {name: _CPU if name == "device" and each else each for name, each in (kwargs or {}).items()}
         return func(*args, **kwargs)
 
 
