@@ -15,7 +15,7 @@ from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
 from autofit.predict.all_ranks import AllRanks
 from autofit.predict.confidence import Residuals, shipped_residuals
-from autofit.predict.convolutions.choice import require_applicable, with_own_conv_algo
+from autofit.predict.convolutions.choice import require_applicable, with_own_settings
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.intervals.observations import Observations, PeakKind, Residual
@@ -211,7 +211,7 @@ class Predictor:
         curve = step_of(self._steps)
         trace = curve.trace
         at_most = step_of(self._at_most()) if _rests_on_shares(trace) else None
-        knobs = with_own_conv_algo(knobs, trace)
+        knobs = with_own_settings(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
@@ -256,7 +256,7 @@ class Predictor:
         return False
 
     def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
-        own = with_own_conv_algo(knobs, trace)
+        own = with_own_settings(knobs, trace)
         found = self._predicted(own, card, PeakCurve.through([trace]), Risk.SAFE, on_grid=True).unlimited(
             trace.batch_size
         )
@@ -294,7 +294,7 @@ class Predictor:
             return self._all_ranks.curve(lambda rank: rank.curve_at(knobs, card, batch_size))
         trace = self.trace(knobs, batch_size)
         batch_size = trace.batch_size  # smaller if the whole data set is smaller
-        knobs = with_own_conv_algo(knobs, trace)
+        knobs = with_own_settings(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
         step = self._steps.at_batch(knobs, batch_size)

@@ -1,4 +1,4 @@
-"""Checks a requested convolution algorithm against the convolutions and settings of a workload."""
+"""Checks requested convolution algorithms and allocators against what a workload has and sets itself."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
         raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
 
 
-def with_own_conv_algo(knobs: Knobs, trace: Trace) -> Knobs:
-    """Knob setting with the convolution algorithm that a traced script selects itself, if it does."""
-    own = trace.versions.get("own_conv_algo", knobs.conv_algo)
-    return knobs if own == Knobs().conv_algo else dataclasses.replace(knobs, conv_algo=own)
+def with_own_settings(knobs: Knobs, trace: Trace) -> Knobs:
+    """Knob setting with the convolution algorithm and allocator that a traced script sets itself, if it does.
+
+    An allocator that was asked for goes before the script's.
+    """
+    own, default = trace.versions.get("own_conv_algo", knobs.conv_algo), Knobs()
+    if own != default.conv_algo:
+        knobs = dataclasses.replace(knobs, conv_algo=own)
+    allocator = trace.versions.get("own_allocator", knobs.allocator)
+    return dataclasses.replace(knobs, allocator=allocator) if knobs.allocator == default.allocator else knobs
 
 
 def require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:

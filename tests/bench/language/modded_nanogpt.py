@@ -35,16 +35,16 @@ _QUANTITIES = {"max_allocated": "allocated peak", "max_reserved": "reserved peak
 _SCRIPT = "train_gpt.py"
 _END_OF_SCRIPT = "\n" + 100 * "="
 _MODULE = re.compile(r"^-{40}\n# (\w+\.py)\n-{40}\n\n", re.MULTILINE)
+# Folders of logs that a script writes to and does not make: `run_id: str = f"new/{uuid.uuid4()}"`.
+_LOG_FOLDERS = re.compile(r'^ *run_id: str = f?"([\w.-]+)/', re.MULTILINE)
 _URL = re.compile(r"/blob/(?P<commit>[0-9a-f]+)/(?P<path>[^#]*)")
 # Token files, as the repository's `data/cached_fineweb10B.py` writes them.
 _MAGIC, _VERSION, _NUM_OF_HEADER = 20240520, 1, 256
 _TOKEN, _BEGIN = 11, 50256  # of a text, and of its beginning
 _LENGTH = 700  # tokens of a text
 _DATA = "data/fineweb10B"
-_NUM_TOKENS = {
-    **{f"fineweb_train_{number:06}.bin": 20_000_000 for number in (1, 2)},
-    "fineweb_val_000000.bin": 10_500_000,  # every script validates on 10,485,760
-}
+_NUM_TOKENS = 100_000_000  # of a file, as of the data set's own
+_FILES = ("fineweb_val_000000.bin", *(f"fineweb_train_{number:06}.bin" for number in range(1, 10)))
 _LOWERING_SECONDS = 600.0  # a bench runs beside others, on few cores
 
 
@@ -86,10 +86,13 @@ def _laid(url: str, num_ranks: int, folder: Path) -> Script:
     entry.MOST_SECONDS = _LOWERING_SECONDS
     for name, source in sources(_log(url)).items():
         (folder / name).write_text(source, encoding="utf-8")
-    (folder / "logs").mkdir()
+    for each in ("", *_LOG_FOLDERS.findall((folder / _SCRIPT).read_text(encoding="utf-8"))):
+        (folder / "logs" / each).mkdir(parents=True, exist_ok=True)
     (folder / _DATA).mkdir(parents=True)
-    for name, num_tokens in _NUM_TOKENS.items():
-        (folder / _DATA / name).write_bytes(tokens(num_tokens))
+    first, *others = (folder / _DATA / name for name in _FILES)
+    first.write_bytes(tokens(_NUM_TOKENS))
+    for each in others:
+        each.hardlink_to(first)
     os.chdir(folder)
     return Script(path=_SCRIPT, launcher="torchrun", num_processes=num_ranks)
 
@@ -128,4 +131,9 @@ def _header(num_tokens: int) -> Iterator[int]:
     yield from [0] * (_NUM_OF_HEADER - 3)
 
 
-TABLE = Table(name="modded_nanogpt", read=read, asked={"allocated peak": (0.03, 0.10)}, of_scripts=True)
+TABLE = Table(
+    name="modded_nanogpt",
+    read=read,
+    asked={"allocated peak": (0.03, 0.10), "reserved peak": (0.03, 0.10)},
+    of_scripts=True,
+)

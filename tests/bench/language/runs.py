@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 
 import torch
 
+from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.allocator.caching import CachingAllocator
 from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory
 from autofit_workers.replay.curve.conditions import Conditions, Level
@@ -207,8 +208,14 @@ def _on_card(trace: Trace, architecture: str) -> StepOnCard:
         conv_algo="cudnn",
         architecture=architecture,
         allow_tf32=True,
+        settings=_settings(trace),
     )
     return PeakCurve.through([trace]).on_card(trace.batch_size, conditions)
+
+
+def _settings(trace: Trace) -> AllocatorSettings:
+    """Settings of PyTorch's allocator that a script makes itself."""
+    return AllocatorSettings.of_knob(trace.versions.get("own_allocator", "default"))
 
 
 class Seen:
@@ -258,7 +265,7 @@ class Seen:
     def _replayed(
         self, end: int | None = None, *, emptied_at: str | None = None, peak_since: str | None = None
     ) -> CachingAllocator:
-        allocator, blocks = CachingAllocator(), {}
+        allocator, blocks = CachingAllocator(_settings(self._trace)), {}
         empty = None if emptied_at is None else self._position(emptied_at)
         counted = None if peak_since is None else self._position(peak_since)
         for position, event in enumerate(self._trace.events[:end]):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.setup import ALONE, Setup
@@ -874,17 +875,27 @@ def test_compiled_code_launches_kernels_of_triton(written):
     assert peaks[0] == peaks[1]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flash_attn_interface") is not None, reason="it is installed")
-def test_compiled_code_calls_flash_attention_3(written):
-    outcome = written(
-        "from autofit_workers.tracing.kernels.stand_ins import asking",
-        "asking.offer('flash_attention_3')",
+@pytest.mark.parametrize(
+    "imports",
+    [
         "from flash_attn_interface import flash_attn_varlen_func",
+        "from kernels import get_kernel\n"
+        "flash_attn_varlen_func = get_kernel('kernels-community/flash-attn3').flash_attn_varlen_func",
+    ],
+    ids=["installed", "of the hub"],
+)
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn_interface") is not None, reason="it is installed")
+def test_compiled_code_calls_flash_attention_3(written, imports):
+    outcome = written(
+        imports,
         "ends = torch.arange(0, 1025, 256, dtype=torch.int32, device='cuda')",
         "@torch.compile(fullgraph=True)",
         "def attend(x, ends):",
         "    q, k, v = x.chunk(3, dim=1)",
-        "    return flash_attn_varlen_func(q, k, v, ends, ends, 256, 256, causal=True).float().mean()",
+        "    ends = 1 * ends",
+        "    scale = 1 / torch.cuda.get_device_properties('cuda').multi_processor_count",
+        "    y = flash_attn_varlen_func(q, k, v, ends, ends, 256, 256, causal=True, softmax_scale=scale)",
+        "    return y.float().mean()",
         "x = torch.randn(1024, 6, 128, device='cuda', dtype=torch.bfloat16, requires_grad=True)",
         "for _ in range(10):",
         "    loss_of_step()",
@@ -893,3 +904,82 @@ def test_compiled_code_calls_flash_attention_3(written):
     )
     assert outcome.verdict is Verdict.TRACED, outcome.error
     assert Trace.from_json(outcome.trace_json).seen.num_eager_graphs == 0
+
+
+def test_compiled_code_takes_a_number_of_the_cpu(written):
+    outcome = written(
+        "share = torch.tensor(0.5)",
+        "@torch.compile(fullgraph=True)",
+        "def shrunk(x, share):",
+        "    return x * share",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    shrunk(torch.ones(64, device='cuda'), share)",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes
+    assert not any("then raised" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("variable", "conf", "followed", "words"),
+    [
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "expandable_segments", "sets its allocator: exp"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", "max_split:64", "sets its allocator: max"),
+        ("PYTORCH_ALLOC_CONF", "garbage_collection_threshold:0.8", None, "which is not followed: garbage"),
+    ],
+)
+def test_settings_of_the_allocator_that_a_script_makes_are_noted(tmp_path, variable, conf, followed, words):
+    outcome = as_it_is(
+        tmp_path,
+        "import os",
+        f"os.environ[{variable!r}] = {conf!r}",
+        "import torch",
+        "weight = torch.nn.Parameter(torch.zeros(64, 64, device='cuda'))",
+        f"os.environ[{variable!r}] = 'max_split_size_mb:32'  # too late",
+        "optimizer = torch.optim.SGD([weight], lr=0.1)",
+        "for _ in range(3):",
+        "    weight.sum().backward()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.versions.get("own_allocator") == followed
+    assert any(words in note for note in trace.notes)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "_compile_kernel"), reason="PyTorch compiles kernels since 2.9")
+def test_a_kernel_that_a_script_compiles_does_nothing(written):
+    outcome = written(
+        "double = torch.cuda._compile_kernel('extern \"C\" __global__ void double(float* x) {}', 'double')",
+        "double.set_shared_memory_config(1024)",
+        "for _ in range(3):",
+        "    loss_of_step()",
+        "    double(grid=(1, 1, 1), block=(32, 1, 1), args=[torch.ones(32, device='cuda')])",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    assert any("compiles itself (double)" in note for note in Trace.from_json(outcome.trace_json).notes)
+
+
+def test_compiled_code_makes_a_number_within_a_function_of_autograd(written):
+    outcome = written(
+        "class Scaled(torch.autograd.Function):",
+        "    @staticmethod",
+        "    def forward(ctx, x):",
+        "        return x * x.new_tensor(0.5, dtype=torch.float32)",
+        "    @staticmethod",
+        "    def backward(ctx, grad):",
+        "        return grad * grad.new_tensor(0.5, dtype=torch.float32)",
+        "scaled = torch.compile(Scaled.apply, fullgraph=True)",
+        "x = torch.ones(64, device='cuda', requires_grad=True)",
+        "for _ in range(10):",
+        "    loss_of_step()",
+        "    scaled(x).sum().backward()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes

@@ -51,12 +51,16 @@ def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def predict(
-        *lines: str, rank: int = 0, arguments: tuple[str, ...] = (), **launched: object
+        *lines: str,
+        rank: int = 0,
+        arguments: tuple[str, ...] = (),
+        torch: str | None = None,
+        **launched: object,
     ) -> TrialOutcome:
         path = tmp_path / "train.py"
         path.write_text("\n".join((_HEAD, *lines, "")))
         script = Script(path=path, arguments=arguments, **launched)
-        return predicted(script.reference(), Setup(rank=rank))
+        return predicted(script.reference(), Setup(rank=rank, torch=torch))
 
     return predict
 
@@ -394,3 +398,79 @@ def test_ddps_own_reducer_does_the_work_that_is_recorded_without_it(written):
 
 def _calls(work, operator):
     return sorted(str(call.work.inputs) for call in work if call.work.operator == operator)
+
+
+_COLLECTIVES = """
+dist.init_process_group("nccl")
+weight = nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(6):
+    (torch.ones(8, 1024, device="cuda") @ weight).sum().backward()
+    shard = torch.empty(1024 // dist.get_world_size(), 1024, device="cuda")
+    work = dist.reduce_scatter_tensor(shard, weight.grad, async_op=True)
+    {waits}
+    optimizer.step()
+    weight.grad = None
+    del shard, work
+    {reads}
+torch.ones(8 * 2**20, device="cuda")
+"""
+_WEIGHT_BYTES, _SHARD_BYTES = 4 * 2**20, 2**20
+
+
+@pytest.mark.parametrize(
+    ("waits", "reads", "torch", "num_kept"),
+    [
+        ("work.wait()", "", None, 0),
+        ("work.get_future().wait()", "", None, 2),
+        ("work.get_future().wait()", "torch.cuda.synchronize()", None, 1),
+        ("work.get_future().wait()", "", "2.7", 0),
+    ],
+    ids=["waits", "waits for the future", "reads each step", "before 2.8"],
+)
+def test_nccls_group_keeps_tensors_of_collectives_that_nobody_waits_for(
+    written, waits, reads, torch, num_kept
+):
+    lines = _COLLECTIVES.format(waits=waits, reads=reads).splitlines()
+    outcome = written(*lines, launcher="torchrun", num_processes=4, torch=torch)
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    alive = sum(
+        trace.allocations[event].num_bytes if event >= 0 else -trace.allocations[~event].num_bytes
+        for event in trace.events
+    )
+    last = trace.allocations[trace.events[-1]].num_bytes if trace.events[-1] >= 0 else 0
+    assert alive - last == pytest.approx(
+        _WEIGHT_BYTES + num_kept * (_WEIGHT_BYTES + _SHARD_BYTES), abs=_SHARD_BYTES // 2
+    )
+
+
+def test_a_compiled_step_may_call_what_pytorch_deprecates(written):
+    outcome = written(
+        "dist.init_process_group('nccl')",
+        "weight = nn.Parameter(torch.zeros(1024, 64, device='cuda'))",
+        "optimizer = torch.optim.SGD([weight], lr=0.1)",
+        "@torch.compile",
+        "@torch.no_grad()",
+        "def exchange(weights):",
+        "    futures, shards = [], []",
+        "    for each in weights:",
+        "        shards.append(torch.empty_like(each[: 1024 // 4]))",
+        "        work = dist.reduce_scatter_tensor(shards[-1], each.grad, async_op=True)",
+        "        futures.append(work.get_future())",
+        "    for each, got in zip(weights, shards):",
+        "        futures[0].wait()",
+        "        shard = each[: 1024 // 4]",
+        "        shard.add_(got.mul(2.0), alpha=-1.0)",
+        "        futures.append(dist.all_gather_into_tensor(each, shard, async_op=True).get_future())",
+        "    torch.futures.collect_all(futures).wait()",
+        "for _ in range(4):",
+        "    weight.sum().backward()",
+        "    exchange([weight])",
+        "    optimizer.step()",
+        launcher="torchrun",
+        num_processes=4,
+    )
+    assert outcome.verdict is Verdict.TRACED, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.seen.num_eager_graphs == 0, trace.notes

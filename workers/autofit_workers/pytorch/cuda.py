@@ -12,6 +12,7 @@ from autofit_workers.pytorch.private_name import PrivateName
 __all__ = [
     "CURRENT_ACCELERATOR",
     "EXCHANGE_DEVICE",
+    "KERNEL_COMPILER",
     "MEMORY_HISTORY",
     "MEMORY_SNAPSHOT",
     "memory_snapshot",
@@ -29,6 +30,10 @@ EXCHANGE_DEVICE = (
 CURRENT_ACCELERATOR = (
     PrivateName(torch._C, "_accelerator_getAccelerator"),
     PrivateName(torch._C, "_get_accelerator"),
+)
+# Compiles the source of a CUDA kernel; since 2.9.
+KERNEL_COMPILER = (
+    PrivateName(torch.cuda, "_compile_kernel") if hasattr(torch.cuda, "_compile_kernel") else None
 )
 # Records each event of the caching allocator, and returns them with its segments.
 record_memory_history: Callable[..., None] = torch.cuda.memory._record_memory_history

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 import torch._dynamo  # before Inductor, which imports parts of it
 import torch._dynamo.trace_rules
+import torch._dynamo.utils
 from torch._dynamo import callback, convert_frame, device_interface
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import RestartAnalysis  # tells Dynamo to follow a function once more
@@ -34,6 +35,7 @@ from torch._inductor import utils as inductor_utils
 from torch._inductor.fx_passes import fuse_attention, joint_graph
 from torch._subclasses import fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _triton
 
@@ -59,6 +61,7 @@ __all__ = [
     "MAKE_WRAPPER",
     "META_HANDLERS",
     "RECORD_GRAPH",
+    "REAL_TENSORS",
     "REINTERPRET_TENSOR",
     "SELECT_KERNEL",
     "TRITON_ATTRIBUTES",
@@ -71,6 +74,7 @@ __all__ = [
     "attributes_as_dict",
     "caching_worker_device_properties",
     "callback",
+    "constant_types",
     "debug",
     "disable",
     "dynamo_config",
@@ -85,6 +89,8 @@ __all__ = [
 # What the compiler asks of a CUDA device, and the properties that it remembers of each.
 CUDA_INTERFACE = device_interface.CudaInterface
 caching_worker_device_properties = device_interface.caching_worker_device_properties
+# Types whose values Dynamo takes for constants, such as PyTorch's properties of a card.
+constant_types: set[type] = torch._dynamo.utils.common_constant_types
 # Functions of a module whose code Dynamo never follows.
 leave_alone = torch._dynamo.trace_rules.add
 # Keeps Dynamo from following a function and what it calls.
@@ -102,6 +108,8 @@ FAKE_TENSOR_DISPATCH = PrivateName(fake_tensor.FakeTensor, "__torch_dispatch__")
 MAKE_WRAPPER = PrivateName(torch.Tensor, "_make_wrapper_subclass")
 DISPATCH_OF_FAKE_MODE = PrivateName(fake_tensor.FakeTensorMode, "dispatch")
 DISPATCH_OF_PROXY_MODE = PrivateName(ProxyTorchDispatchMode, "__torch_dispatch__")
+# Context in which operators on constants are run for real, so that their values are known.
+REAL_TENSORS = PrivateName(proxy_tensor, "unset_fake_temporarily")
 # Whether fake tensors leave CUDA alone.
 AVOID_DEVICE_INIT = PrivateName(fake_tensor.FakeTensorMode, "avoid_device_init")
 # Compiles a graph of Dynamo's with AOTAutograd and Inductor, and each graph that AOTAutograd makes of it.

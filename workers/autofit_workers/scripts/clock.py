@@ -24,7 +24,7 @@ class Clock:
         self._give_up = give_up
         self._timers: list[threading.Timer] = []
         watch.on_end = lambda: self._after(_GRACE_SECONDS, give_up)
-        watch.on_loops_ended = lambda: self._after(_SECONDS_AFTER_LOOPS, self._hurry)
+        watch.on_loops_ended = lambda: self._after_own(_SECONDS_AFTER_LOOPS, self._hurry)
 
     def cancel(self) -> None:
         for timer in self._timers:
@@ -32,11 +32,24 @@ class Clock:
 
     def _hurry(self) -> None:
         self._watch.is_late = True
-        self._after(_GRACE_SECONDS, self._leave)
+        self._after_own(_GRACE_SECONDS, self._leave)
 
     def _leave(self) -> None:
         self._watch.leave()
         self._give_up()
+
+    def _after_own(self, seconds: float, call: Callable[[], None]) -> None:
+        """Calls `call` once the script has run for so long itself, without what PyTorch's compiler takes."""
+        compiled = self._watch.seconds_of_compiler()
+
+        def passed() -> None:
+            more = self._watch.seconds_of_compiler() - compiled
+            if more > 0.0:
+                self._after_own(more, call)
+            else:
+                call()
+
+        self._after(seconds, passed)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         timer = threading.Timer(seconds, call)

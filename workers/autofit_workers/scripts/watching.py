@@ -52,6 +52,7 @@ class StepWatch:
         refusal: error for which the script was ended, if it does something that cannot be predicted.
         on_end: called once, when the script is ended.
         on_loops_ended: called once, when its loops are ended.
+        seconds_of_compiler: returns how long PyTorch's compiler has run, which is not the script's own time.
         is_late: whether to end the script at its next forward pass or step.
         is_to_end: whether the script ended by itself.
         notes: sentences for the user.
@@ -70,6 +71,7 @@ class StepWatch:
         self.refusal: Exception | None = None
         self.on_end: Callable[[], None] = lambda: None
         self.on_loops_ended: Callable[[], None] = lambda: None
+        self.seconds_of_compiler: Callable[[], float] = lambda: 0.0
         self.is_late = self.is_to_end = False
         self.loops = loops
         self.notes: list[str] = []

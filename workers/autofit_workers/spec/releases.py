@@ -24,6 +24,7 @@ AUTOCAST_OF_RMS_NORM: Release = (2, 12)
 SHARDS_ARE_COPIES: Release = (2, 10)
 FUSED_RMS_NORM: Release = (2, 9)
 WHOLE_SLICES_ARE_FREE: Release = (2, 9)
+COLLECTIVES_KEEP_TENSORS: Release = (2, 8)
 WORKSPACE_OF_EACH_PRODUCT: Release = (2, 15)
 ATTENTION_ADDS_A_BATCH: Release = (2, 15)
 
@@ -100,6 +101,13 @@ DIFFERENCES = (
         before="indexing with a whole slice, as x[:, 0], adds a gradient of x's size",
         after="indexing with a whole slice adds nothing",
         source="TensorIndexing.h; SliceBackward0 in the graph of x[:, 0] up to 2.8",
+        followed=Followed.OLDER,
+    ),
+    Difference(
+        since=COLLECTIVES_KEEP_TENSORS,
+        before="tensors of an asynchronous collective are freed with the program's references",
+        after="NCCL's process group keeps them until Work.wait, or a later collective",
+        source="pytorch/pytorch#150398 (ProcessGroupNCCL.cpp)",
         followed=Followed.OLDER,
     ),
     Difference(

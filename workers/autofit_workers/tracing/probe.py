@@ -43,10 +43,10 @@ from autofit_workers.tracing.fake import (
 )
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
 from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_transformers
-from autofit_workers.tracing.fake.ranks import group
+from autofit_workers.tracing.fake.ranks import group, shelves
 from autofit_workers.tracing.host.fake_cpu import FakeCpuMode
 from autofit_workers.tracing.host.recorder import HostRecorder
-from autofit_workers.tracing.kernels import extensions, triton
+from autofit_workers.tracing.kernels import extensions, run_time, triton
 from autofit_workers.tracing.kernels.registry import REGISTRY
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
@@ -151,7 +151,9 @@ def _begin_program(spec: TrialSpec) -> None:
     flex_attention.begin_program()
     triton.install()
     triton.begin_program()
+    shelves.begin_program()
     extensions.begin_program()
+    run_time.begin_program()
     adapter.begin_program()
 
 
@@ -268,6 +270,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *asking.notes(),
             *adapter.notes(),
             *extensions.notes(),
+            *run_time.notes(),
             *of_transformers.notes(),
             *triton.notes(),
             *compiled.notes(),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import runpy
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.tracing.kernels.stand_ins import hub_kernels
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
 
 STAND_IN = StandIn(
@@ -67,3 +71,46 @@ def test_an_installed_package_goes_before(finder: StandInFinder) -> None:
     finder.offer(StandIn(package="torch", distribution="torch", version="0.0.1", modules={}))
     assert importlib.metadata.version("torch") != "0.0.1"
     assert importlib.util.find_spec("torch.nn") is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_there"),
+    [
+        (("import not_installed",), True),
+        (("from not_installed import flash_attn_func",), True),
+        (("def late():", "    import not_installed", "late()"), True),
+        (("try:", "    import not_installed", "except ImportError:", "    raise OSError"), False),
+        (
+            ("from contextlib import suppress", "with suppress(ImportError):", "    import not_installed"),
+            False,
+        ),
+        (("import importlib.util", "assert importlib.util.find_spec('not_installed')"), False),
+    ],
+    ids=["import", "from", "in a function", "within try", "within suppress", "looked for"],
+)
+def test_a_package_that_a_program_cannot_do_without_is_found(lines, is_there, tmp_path, monkeypatch):
+    finder = StandInFinder((STAND_IN,))
+    path = tmp_path / "needs_it.py"
+    path.write_text("\n".join(lines) + "\n")
+    (tmp_path / "main.py").write_text("import needs_it\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        with contextlib.suppress(ImportError, OSError, AssertionError):
+            runpy.run_path(str(tmp_path / "main.py"))
+        assert (STAND_IN.package in finder.offered) is is_there
+    finally:
+        finder.withdraw()
+        sys.meta_path.remove(finder)
+        sys.modules.pop("needs_it", None)
+
+
+def test_known_kernels_of_the_hub_are_replaced_and_others_refused() -> None:
+    module = hub_kernels.get_kernel("kernels-community/flash-attn3", version=1)
+    assert module.flash_attn_func is module.flash_attn_interface.flash_attn_func
+    assert hub_kernels.has_kernel("varunneal/flash-attention-3")
+    (note,) = hub_kernels.notes()
+    assert "kernels of kernels-community/flash-attn3 are not loaded here" in note
+    with pytest.raises(UnsupportedError, match=r"compiled kernels of someone/relu, and what they allocate"):
+        hub_kernels.get_kernel("someone/relu")
+    hub_kernels.begin_program()
+    assert hub_kernels.notes() == ()

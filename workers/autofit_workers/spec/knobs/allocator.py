@@ -7,7 +7,8 @@ import importlib.metadata
 from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
 from autofit_workers.spec.versions import parse_release
 
-_NEW_NAME_SINCE = (2, 9)  # before, PyTorch reads PYTORCH_CUDA_ALLOC_CONF alone (c10/core/AllocatorConfig.h)
+CONF_VARIABLE, FORMER_CONF_VARIABLE = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+NEW_NAME_SINCE = (2, 9)  # before, PyTorch reads PYTORCH_CUDA_ALLOC_CONF alone (c10/core/AllocatorConfig.h)
 # Value of PYTORCH_ALLOC_CONF for each value of the knob.
 ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
 ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
@@ -25,6 +26,17 @@ def allocator_conf(name: str) -> str:
     """
     kind, least_mib = _parse(name)
     return ALLOCATORS[kind] if least_mib is None else f"max_split_size_mb:{least_mib}"
+
+
+def allocator_of(conf: str) -> str | None:
+    """Value of `--allocator` that sets the same as a value of `PYTORCH_ALLOC_CONF`; None if there is none."""
+    plain = "".join(conf.split()).strip(",")
+    split = plain.removeprefix("max_split_size_mb:")
+    named = f"max_split:{split}" if split != plain else {v: k for k, v in ALLOCATORS.items()}.get(plain)
+    try:
+        return None if named is None else _read(named)
+    except ValueError:
+        return None
 
 
 def _parse(name: str) -> tuple[str, int | None]:
@@ -46,7 +58,7 @@ def conf_variable(torch_version: str | None = None) -> str:
         torch_version: version of PyTorch; None for the installed one.
     """
     release = parse_release(torch_version or importlib.metadata.version("torch"))
-    return "PYTORCH_ALLOC_CONF" if release >= _NEW_NAME_SINCE else "PYTORCH_CUDA_ALLOC_CONF"
+    return CONF_VARIABLE if release >= NEW_NAME_SINCE else FORMER_CONF_VARIABLE
 
 
 def script_lines(value: str, torch_version: str | None = None) -> tuple[str, ...]:

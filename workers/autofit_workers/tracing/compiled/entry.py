@@ -103,10 +103,13 @@ class _Lowering:
             self._unobserved = mode.unobserved()
             self._unobserved.__enter__()
 
+    def seconds_so_far(self) -> float:
+        began = self._began
+        return self.seconds + (0.0 if began is None else time.monotonic() - began)
+
     def require_time(self) -> None:
         """Raises `_LateError` once compiling has taken longer than a prediction waits for it."""
-        running = 0.0 if self._began is None else time.monotonic() - self._began
-        if self.seconds + running > MOST_SECONDS:
+        if self.seconds_so_far() > MOST_SECONDS:
             raise _LateError(f"it took more than {MOST_SECONDS:.0f} s")
 
 
@@ -136,6 +139,11 @@ def notes() -> tuple[str, ...]:
     if _lowering.seconds and followed_release.is_another():
         return (*_lowering.notes, _OF_INSTALLED)
     return tuple(_lowering.notes)
+
+
+def seconds() -> float:
+    """Time in which PyTorch's compiler ran in this program so far."""
+    return _lowering.seconds_so_far()
 
 
 def num_eager_graphs() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,10 @@ _FOLLOWING = tuple(
         "trials",
     )
 )
+# Modules of `deprecated`, whose wrapper only warns and calls. Dynamo compiles its frame, since 2.13 that of
+# `torch.distributed.all_gather_into_tensor` too, whose own code it leaves alone. It then asks an argument for
+# its gradient, which C++ refuses for a view that was changed in place under `no_grad`.
+_OF_DEPRECATED = ("typing_extensions", "warnings")
 _CUDA_VERSION = "13.0"  # of PyTorch 2.13's default build; a CPU build has none
 _HASH = "0" * 64  # in place of a hash of Triton's files, which names compiled kernels
 _CPU = torch.device("cpu")
@@ -48,7 +53,7 @@ def install() -> None:
     Raises:
         AttributeError, ImportError: this release of PyTorch has a compiler that is not known.
     """
-    for part in _FOLLOWING:
+    for part in (*_FOLLOWING, *_OF_DEPRECATED):
         inductor.leave_alone(part)
     mode: Any = fake_gpu.FakeGpuMode
     mode.__torch_dispatch__ = inductor.disable(mode.__torch_dispatch__)
@@ -75,6 +80,7 @@ def install() -> None:
 def _let_dynamo_see_a_card() -> None:
     """Makes the compiler's interface of CUDA describe the fake GPU."""
     properties = torch.cuda.get_device_properties(0)
+    inductor.constant_types.add(type(properties))
     interface: Any = inductor.CUDA_INTERFACE
     answers: dict[str, Any] = {
         "get_device_properties": properties,
@@ -116,6 +122,14 @@ def _let_passes_run_without_a_card() -> None:
             return deduced(folder, node)
 
     inductor.DEDUCED_VALUE.replace(deduced_on_cpu)
+    real_tensors = inductor.REAL_TENSORS.get()
+
+    @contextmanager
+    def real_tensors_on_cpu() -> Iterator[Any]:
+        with real_tensors() as modes, _OnCpu():
+            yield modes
+
+    inductor.REAL_TENSORS.replace(real_tensors_on_cpu)
 
 
 class _OnCpu(TorchDispatchMode):
@@ -128,9 +142,8 @@ class _OnCpu(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _CPU}
+        args = tuple(_CPU if isinstance(each, torch.device) else each for each in args)
+        kwargs = {name: _CPU if name == "device" and each else each for name, each in (kwargs or {}).items()}
         return func(*args, **kwargs)
 
 

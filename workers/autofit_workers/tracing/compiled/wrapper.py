@@ -55,7 +55,9 @@ class FusedKernel:
         """Records the tensors that the kernel reads and writes, in place of a launch."""
         num_elements = math.prod(size for size, is_size in zip(args, self._sizes, strict=False) if is_size)
         read = tuple(
-            _at_most(each, num_elements) for each, reads in zip(args, self._reads, strict=False) if reads
+            _at_most(each, num_elements)
+            for each, reads in zip(args, self._reads, strict=False)
+            if reads and isinstance(each, torch.Tensor)  # one number of the CPU is passed as such
         )
         written = [each for each, writes in zip(args, self._writes, strict=False) if writes]
         MODES[-1].launched(self, read, written)

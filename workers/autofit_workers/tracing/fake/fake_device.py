@@ -30,6 +30,7 @@ from autofit_workers.spec.errors import StaleTensorError
 from autofit_workers.spec.pythons import Self
 from autofit_workers.tracing.fake import composites, dynamo, flex_attention
 from autofit_workers.tracing.fake.devices import NamedDevices
+from autofit_workers.tracing.fake.ranks import shelves
 from autofit_workers.tracing.fake.running import MODES, OperatorObserver
 from autofit_workers.tracing.fake.shapes import FakeTensors, ShapeCache, as_computed
 from autofit_workers.tracing.fake.sparse import running as sparse
@@ -140,7 +141,10 @@ class FakeDeviceMode(TorchDispatchMode):
                 return sparse.run(self, func, args, kwargs)
         if func in _READS:
             return _READS[func](*args)
-        return self._run_on_strided(func, args, kwargs)
+        result = self._run_on_strided(func, args, kwargs)
+        if func.namespace == shelves.NAMESPACE:
+            shelves.enqueue(func, args, kwargs, result)
+        return result
 
     def _run_on_strided(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an operator on dense fake tensors, reports it to the observer, and updates known values."""

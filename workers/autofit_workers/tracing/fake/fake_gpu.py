@@ -41,7 +41,7 @@ from autofit_workers.tracing.fake.layouts import as_cudnn_returns
 from autofit_workers.tracing.fake.libraries import compiled_steps
 from autofit_workers.tracing.fake.properties import card_properties
 from autofit_workers.tracing.fake.running import OperatorObserver
-from autofit_workers.tracing.kernels import extensions
+from autofit_workers.tracing.kernels import extensions, run_time
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 
@@ -275,6 +275,7 @@ def _pretend_that_cuda_is_available() -> None:
     fake_tensor_type.type = _type_of
     tensor_type: Any = torch.Tensor
     pinned.install()
+    run_time.install()
     share = tensor_type.share_memory_
     # For a GPU tensor `share_memory_` does nothing.
     tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)

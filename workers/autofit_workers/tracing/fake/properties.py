@@ -23,7 +23,14 @@ _LARGEST_CACHE_MIB = {
 }
 
 
-def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
+class CardProperties(SimpleNamespace):
+    """Properties of a card, by their names in PyTorch; hashable as PyTorch's own, which Dynamo asks for."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # a namespace has none
+        return id(self)
+
+
+def card_properties(architecture: str, total_bytes: int) -> CardProperties:
     """Result of `torch.cuda.get_device_properties` for a card of an architecture.
 
     Raises:
@@ -31,7 +38,7 @@ def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
     """
     capability = Architecture.of(architecture).capability
     limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])
-    return SimpleNamespace(
+    return CardProperties(
         name=f"a GPU of {architecture} that is not there",
         major=capability // 10,
         minor=capability % 10,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from autofit_workers.spec.pythons import Self
 from autofit_workers.spec.trace import GRAPHS_POOL
+from autofit_workers.tracing.fake.ranks import shelves
 
 _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
@@ -138,6 +139,7 @@ class Event(_OnDevice):
         (stream or _current_stream()).wait_event(self)
 
     def synchronize(self) -> None:
+        shelves.host_waited()
         observer = _device().observer
         if observer is not None and self.done is not None and not self._is_over:
             observer.host_wait(self.done)
@@ -277,6 +279,7 @@ def _record_stream(tensor: Tensor, stream: Stream) -> None:
 
 
 def _synchronize(device: object = None) -> None:  # noqa: ARG001 - callers name it
+    shelves.host_waited()
     observer = _device().observer
     if observer is not None:
         observer.host_wait_for_all()

@@ -28,6 +28,7 @@ from autofit_workers.spec.work import Convolution, Work, WorkCall
 from autofit_workers.tracing import followed_release
 from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.fake.library_memory import LIBRARY_MEMORY
+from autofit_workers.tracing.fake.ranks import shelves
 from autofit_workers.tracing.fake.shapes import extent
 from autofit_workers.tracing.recording import counted, hidden
 from autofit_workers.tracing.recording.call_log import CallLog
@@ -146,6 +147,8 @@ class Recorder:
         if self._closed:
             return
         self.marks.append(Mark(position=self.position if position is None else position, name=name))
+        if name.endswith(" backward"):
+            shelves.begin_backward()
 
     def work_of_last_step(self) -> tuple[WorkCall, ...]:
         """Work of each operator call in the last whole step; empty without a whole step."""

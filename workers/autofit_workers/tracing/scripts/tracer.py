@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -19,6 +20,13 @@ from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.running import run_script
 from autofit_workers.scripts.watching import StepWatch
 from autofit_workers.spec.errors import UnsupportedError, WorkerError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.allocator import (
+    CONF_VARIABLE,
+    FORMER_CONF_VARIABLE,
+    NEW_NAME_SINCE,
+    allocator_of,
+)
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
 from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.spec.setup import Parallel
@@ -30,7 +38,7 @@ from autofit_workers.tracing.explaining import Unpredictable, explanation
 from autofit_workers.tracing.fake import fake_device, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
 from autofit_workers.tracing.fake.libraries import of_transformers
-from autofit_workers.tracing.kernels import extensions, triton
+from autofit_workers.tracing.kernels import extensions, run_time, triton
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import user_source
@@ -82,6 +90,7 @@ class ScriptTracer:
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
         )
+        self._watch.seconds_of_compiler = compiled.seconds
         self._known_lengths: Lengths | None = None
         self._follower.more_tells = self._lengths.wants_more
         self._follower.trains = lambda: self._watch.has_optimizer
@@ -203,15 +212,25 @@ class ScriptTracer:
     def _versions(self) -> dict[str, str]:
         num_samples = self._batches.num_in_dataset
         versions = {**followed_release.versions(), "own_conv_algo": own_conv_algo()}
+        own_allocator = allocator_of(self._mode.allocator_conf)
+        if own_allocator not in (None, Knobs().allocator):
+            versions["own_allocator"] = own_allocator
         return versions if num_samples is None else {**versions, "num_samples": str(num_samples)}
 
     def _notes(self) -> tuple[str, ...]:
         notes = list(self._watch.notes)
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
+        if conf := self._mode.allocator_conf:
+            is_followed = allocator_of(conf) is not None
+            notes.append(
+                f"the script sets its allocator: {conf}"
+                if is_followed
+                else f"the script sets its allocator, which is not followed: {conf}"
+            )
         notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
         notes += compiled.notes()
-        notes += extensions.notes()
+        notes += (*extensions.notes(), *run_time.notes())
         notes += (*of_transformers.notes(), *followed_release.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
@@ -246,8 +265,19 @@ class _ScriptGpuMode(FakeGpuMode):
         self.worked = recorder.note_work
         self._communicators = communicators
         self._refuse = refuse
+        self._confs_before = _allocator_confs()
+        self._own_conf: str | None = None
+
+    @property
+    def allocator_conf(self) -> str:
+        """Settings of PyTorch's allocator that the script made before it used the GPU; empty for none."""
+        return self._own_conf or ""
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._own_conf is None:  # PyTorch reads them when it first allocates
+            confs = _allocator_confs()
+            changed = [new for new, old in zip(confs, self._confs_before, strict=True) if new != old]
+            self._own_conf = next(filter(None, changed), "")
         self._communicators.note(func, args, kwargs)
         try:
             return super()._run(func, args, kwargs)
@@ -260,3 +290,9 @@ class _ScriptGpuMode(FakeGpuMode):
             if self.num_tried:
                 raise
             self._refuse(error)
+
+
+def _allocator_confs() -> tuple[str | None, ...]:
+    """Values of the variables that configure PyTorch's allocator, the one that PyTorch prefers first."""
+    names = (CONF_VARIABLE, FORMER_CONF_VARIABLE)
+    return tuple(os.environ.get(name) for name in names[followed_release.is_before(NEW_NAME_SINCE) :])

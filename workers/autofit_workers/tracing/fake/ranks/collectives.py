@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autofit_workers.pytorch.operators import OpOverload, find_operator, has_kernel, operator_names
 from autofit_workers.tracing.fake import streams
-from autofit_workers.tracing.fake.ranks import batch_norms
+from autofit_workers.tracing.fake.ranks import batch_norms, shelves
 
 _PROCESS_GROUP = "c10d.ProcessGroup"  # class of an argument
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # of collectives' operators
@@ -41,12 +41,12 @@ def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
 
 
 def _gathered(outputs: list[list[Tensor]], *_others: object) -> Any:
-    _flat = [_like_all(each) for each in outputs]
+    shelves.keep_too(*[_like_all(each) for each in outputs])
     return outputs, _done()
 
 
 def _reduced(outputs: list[Tensor], inputs: list[list[Tensor]], *_others: object) -> Any:
-    _flat = [_like_all(each) for each in inputs]
+    shelves.keep_too(*[_like_all(each) for each in inputs])
     return outputs, _done()
 
 
@@ -69,6 +69,7 @@ def _let_waits_be_seen() -> None:
 def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
     def waited(self: Any, *args: Any, **kwargs: Any) -> Any:
         streams.wait_for_collective(self)
+        shelves.waited(self)
         return wait(self, *args, **kwargs)
 
     return waited

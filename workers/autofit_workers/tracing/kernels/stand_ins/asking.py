@@ -1,6 +1,7 @@
-"""Lets FlashAttention's stand-in be imported once the knob `attention` or a transformers model asks for it.
+"""Lets stand-ins of attention's libraries be imported once a knob, a model or a program asks for one.
 
-Before that, code that looks for the library finds that it is not installed. transformers caches which
+Before that, code that looks for a library finds that it is not installed. A program asks by an import that it
+cannot do without (`needed`), a knob or a model by the attention that it names. transformers caches which
 libraries are installed; these caches are cleared when a stand-in is offered or withdrawn.
 """
 
@@ -12,7 +13,9 @@ from typing import Any
 
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
+from autofit_workers.tracing.kernels.stand_ins import hub_kernels
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
+from autofit_workers.workload.libraries.finders import when_imported
 from autofit_workers.workload.libraries.transformers_releases import (
     look_for_flash_attention_again,
     when_attention_is_decided,
@@ -38,6 +41,12 @@ FLASH_ATTENTION_3 = StandIn(
     version="3.0.0",
     modules={"flash_attn_interface": f"{_HERE}.flash_attn3"},
 )
+HUB_KERNELS = StandIn(
+    package="kernels",
+    distribution="kernels",
+    version="0.16.0",
+    modules={"kernels": f"{_HERE}.hub_kernels"},
+)
 # By transformers' name of the attention implementation.
 _LIBRARIES = {"flash_attention_2": FLASH_ATTENTION_2, "flash_attention_3": FLASH_ATTENTION_3}
 _REMEMBERING = (
@@ -47,20 +56,22 @@ _REMEMBERING = (
     "is_flash_attn_greater_or_equal",
     "is_torch_cuda_available",
 )
-_finder = StandInFinder()
 
 
 @functools.cache
 def install() -> None:
-    """Lets transformers models that ask for FlashAttention import a stand-in where it is not installed.
+    """Lets programs and transformers models that ask for a library import a stand-in if it is missing.
 
     The stand-in predicts the library's memory. Lasts until the process ends.
     """
     when_attention_is_decided(_offered)
+    if HUB_KERNELS.is_installed:
+        when_imported(HUB_KERNELS.package, hub_kernels.replace_get_kernel)
 
 
 def begin_program() -> None:
     """Withdraws the stand-ins that were offered to an earlier script or workload in this process."""
+    hub_kernels.begin_program()
     if _finder.offered:
         _finder.withdraw()
         _forget()
@@ -68,7 +79,8 @@ def begin_program() -> None:
 
 def notes() -> tuple[str, ...]:
     """Notes for the user about libraries that a stand-in replaced, a sentence each."""
-    return tuple(stand_in.note for stand_in in _finder.offered.values())
+    offered = [each for each in _finder.offered.values() if each is not HUB_KERNELS]
+    return (*(stand_in.note for stand_in in offered), *hub_kernels.notes())
 
 
 def offer_for(knobs: Knobs) -> None:
@@ -115,3 +127,6 @@ def _forget() -> None:
 def _offered(implementation: Any) -> Any:
     offer(implementation)
     return implementation
+
+
+_finder = StandInFinder((FLASH_ATTENTION_2, FLASH_ATTENTION_3, HUB_KERNELS), _forget)

@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import Loader
@@ -18,6 +18,7 @@ from typing import Any
 
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.versions import parse_release
+from autofit_workers.tracing.kernels.stand_ins.needed import is_needed
 
 _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
@@ -71,10 +72,21 @@ class StandInFinder(DistributionFinder):
     """Import finder of stand-ins, which also reports their packages as installed.
 
     It must be the last in `sys.meta_path`, so that installed packages come first.
+
+    Args:
+        when_needed: stand-ins that are offered once code imports their package and has no other way
+            (`needed.is_needed`).
+        on_offer: called after such a stand-in was offered.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, when_needed: Sequence[StandIn] = (), on_offer: Callable[[], None] = lambda: None
+    ) -> None:
         self.offered: dict[str, StandIn] = {}
+        self._when_needed = {stand_in.package: stand_in for stand_in in when_needed}
+        self._on_offer = on_offer
+        if when_needed:
+            sys.meta_path.append(self)
 
     def offer(self, stand_in: StandIn) -> None:
         """Makes later imports of the package load its stand-in."""
@@ -106,7 +118,11 @@ class StandInFinder(DistributionFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        stand_in = self.offered.get(fullname.partition(".")[0])
+        package = fullname.partition(".")[0]
+        if package in self._when_needed and package not in self.offered and is_needed(sys._getframe(1)):
+            self.offer(self._when_needed[package])
+            self._on_offer()
+        stand_in = self.offered.get(package)
         if stand_in is None or fullname not in stand_in.modules:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in stand_in.modules)

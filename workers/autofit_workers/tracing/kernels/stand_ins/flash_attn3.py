@@ -5,8 +5,6 @@ Source: hopper/flash_attn_interface.py of github.com/Dao-AILab/flash-attention a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,79 +37,84 @@ _LIBRARY.define(
 _OPERATORS: Any = torch.ops.flash_attn_3
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Arguments of an attention call that forward and backward share, without its tensors.
-
-    `shares_lengths` says that queries and keys have the same tensor of lengths, which is then given once:
-    Dynamo does not follow an autograd function with a tensor that is given twice.
-    """
-
-    scale: float
-    causal: bool
-    window: tuple[int, int]
-    softcap: float
-    num_splits: int
-    deterministic: bool
-    returns_sums: bool
-    longest: tuple[int | None, int | None] = (None, None)
-    shares_lengths: bool = False
-
-    def both(self, lengths: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
-        """Lengths of queries and of keys."""
-        return lengths[0], lengths[0] if self.shares_lengths else lengths[1]
+# Arguments of the forward operator that its backward takes too.
+_KEPT = (
+    "softmax_scale",
+    "causal",
+    "window_size_left",
+    "window_size_right",
+    "softcap",
+    "max_seqlen_q",
+    "max_seqlen_k",
+)
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        context: Any, query: Tensor, key: Tensor, value: Tensor, call: _Call, *lengths: Tensor | None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        longest, longest_key = call.longest
-        of_queries, of_keys = call.both(lengths)
-        output, sums, *_ = _OPERATORS._flash_attn_forward(
-            query,
-            key,
-            value,
-            cu_seqlens_q=of_queries,
-            cu_seqlens_k=of_keys,
-            max_seqlen_q=longest,
-            max_seqlen_k=longest_key,
-            softmax_scale=call.scale,
-            causal=call.causal,
-            window_size_left=call.window[0],
-            window_size_right=call.window[1],
-            softcap=call.softcap,
-            num_splits=call.num_splits,
-        )
-        context.save_for_backward(query, key, value, output, sums, *lengths)
-        context.call = call
-        return (output, sums) if call.returns_sums else output
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keeps what backward takes: queries, keys, values, lengths, and the first two outputs."""
+    given = dict(zip(_ARGUMENTS, inputs, strict=True))
+    tensors = (given[name] for name in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"))
+    ctx.save_for_backward(*tensors, *output[:2])
+    ctx.given = {name: given[name] for name in _KEPT}
+    ctx.set_materialize_grads(False)
 
-    @staticmethod
-    def backward(context: Any, grad: Tensor, *_others: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, output, sums, *lengths = context.saved_tensors
-        call = context.call
-        gradients = [torch.empty_like(each) for each in (query, key, value)]
-        _OPERATORS._flash_attn_backward(
-            grad,
-            query,
-            key,
-            value,
-            output,
-            sums,
-            *call.both(lengths),
-            None,
-            None,
-            *call.longest,
-            *gradients,
-            call.scale,
-            call.causal,
-            *call.window,
-            call.softcap,
-            call.deterministic,
-        )
-        return (*gradients, None, None, None)
+
+def _differentiate(ctx: Any, grad: Tensor, *_others: Any) -> tuple[Tensor | None, ...]:
+    query, key, value, of_queries, of_keys, output, sums = ctx.saved_tensors
+    given = ctx.given
+    gradients = [torch.empty_like(each) for each in (query, key, value)]
+    _OPERATORS._flash_attn_backward(
+        grad,
+        query,
+        key,
+        value,
+        output,
+        sums,
+        of_queries,
+        of_keys,
+        None,
+        None,
+        given["max_seqlen_q"],
+        given["max_seqlen_k"],
+        *gradients,
+        given["softmax_scale"],
+        given["causal"],
+        given["window_size_left"],
+        given["window_size_right"],
+        given["softcap"],
+    )
+    return (*gradients, *[None] * (len(_ARGUMENTS) - len(gradients)))
+
+
+_ARGUMENTS = [each.name for each in _OPERATORS._flash_attn_forward.default._schema.arguments]
+torch.library.register_autograd(
+    "flash_attn_3::_flash_attn_forward", _differentiate, setup_context=_keep, lib=_LIBRARY
+)
+
+
+def _attend(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    lengths: tuple[Tensor | None, Tensor | None] = (None, None),
+    longest: tuple[int | None, int | None] = (None, None),
+    *,
+    returns_sums: bool,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    query, key, value = tensors
+    scale, window = options.pop("softmax_scale"), options.pop("window_size")
+    output, sums, *_ = _OPERATORS._flash_attn_forward(
+        query,
+        key,
+        value,
+        cu_seqlens_q=lengths[0],
+        cu_seqlens_k=lengths[1],
+        max_seqlen_q=longest[0],
+        max_seqlen_k=longest[1],
+        softmax_scale=query.size(-1) ** -0.5 if scale is None else scale,
+        window_size_left=window[0],
+        window_size_right=window[1],
+        **options,
+    )
+    return (output, sums) if returns_sums else output
 
 
 def flash_attn_func(  # noqa: PLR0917 - the library's own signature
@@ -129,15 +132,21 @@ def flash_attn_func(  # noqa: PLR0917 - the library's own signature
     softcap: float = 0.0,
     num_splits: int = 1,
     pack_gqa: bool | None = None,  # noqa: ARG001 - decides speed alone
-    deterministic: bool = False,
+    deterministic: bool = False,  # noqa: ARG001 - likewise
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention output of shape B×S×H×D for query, key and value of such shapes."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk)
-    scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
-    call = _Call(scale, causal, window_size, softcap, num_splits, deterministic, return_attn_probs)
-    return _Attention.apply(q, k, v, call, None, None)
+    return _attend(
+        (q, k, v),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        num_splits=num_splits,
+        returns_sums=return_attn_probs,
+    )
 
 
 def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
@@ -161,25 +170,23 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
     softcap: float = 0.0,
     num_splits: int = 1,
     pack_gqa: bool | None = None,  # noqa: ARG001 - decides speed alone
-    deterministic: bool = False,
+    deterministic: bool = False,  # noqa: ARG001 - likewise
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention output for packed sequences; query, key, value and output have the shape S×H×D."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk, seqused_q, seqused_k)
-    scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
-    call = _Call(
-        scale,
-        causal,
-        window_size,
-        softcap,
-        num_splits,
-        deterministic,
-        return_attn_probs,
+    return _attend(
+        (q, k, v),
+        (cu_seqlens_q, cu_seqlens_k),
         (int(max_seqlen_q), int(max_seqlen_k)),
-        cu_seqlens_q is cu_seqlens_k,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        num_splits=num_splits,
+        returns_sums=return_attn_probs,
     )
-    return _Attention.apply(q, k, v, call, cu_seqlens_q, None if call.shares_lengths else cu_seqlens_k)
 
 
 def flash_attn_with_kvcache(
