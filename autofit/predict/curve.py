@@ -464,8 +464,11 @@ class PredictedCurve:
             The lines, each with the step at which all growing memory together fills `usable_bytes`; empty if
             nothing grows.
         """
+        growth = self._run_growth(batch_size)
+        if not growth.lines:
+            return ()
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
-        return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
+        return growth.within(reserved_bytes, usable_bytes)
 
     def _growth_on_card(self, batch_size: int) -> tuple[LineGrowth, ...]:
         limit_bytes = self.card.limit_bytes
