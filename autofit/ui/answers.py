@@ -20,7 +20,8 @@ from autofit.answers.configuration.check import check_sections
 from autofit.answers.configuration.estimate import answer_in_words
 from autofit.answers.section import Paragraph
 from autofit.errors import AutofitError
-from autofit.events import Event, Progress
+from autofit.events import Event, EventSink, Progress
+from autofit.predict.predictor import Predictor, local_predictor
 from autofit.report.html.figures import axis_unit, peak_against_batch
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
@@ -31,6 +32,9 @@ from autofit_workers.spec.protocol import WorkloadRef
 
 Part = dict[str, Any]
 """Part of an answer, as JSON has it: its only key says what it is."""
+
+PredictorOf = Callable[[TuneSettings, WorkloadRef, EventSink], Predictor]
+"""Makes the predictor of a workload, which tells a function of its progress."""
 
 _T = TypeVar("_T")
 _MOST_CONFIGURATIONS = 12  # each keeps its traces in memory
@@ -45,8 +49,8 @@ class SupersededError(Exception):
 class _Entry:
     """Configuration that moves ask for, and how far the tracing of it is."""
 
-    def __init__(self, settings: TuneSettings, workload: WorkloadRef) -> None:
-        self.settings, self.workload = settings, workload
+    def __init__(self, settings: TuneSettings, workload: WorkloadRef, predictor_of: PredictorOf) -> None:
+        self._settings, self._workload, self._predictor_of = settings, workload, predictor_of
         self.lock = asyncio.Lock()
         self.stage = ""
         self.live: LiveConfiguration | None = None
@@ -54,7 +58,8 @@ class _Entry:
     def opened(self) -> LiveConfiguration:
         """The configuration, opened at the first call, and anew where one of the user's files has changed."""
         if self.live is None or not self.live.is_current():
-            self.live = LiveConfiguration(self.settings, self.workload, self._emit)
+            predictor = self._predictor_of(self._settings, self._workload, self._emit)
+            self.live = LiveConfiguration(self._settings, self._workload, predictor)
         return self.live
 
     def _emit(self, event: Event) -> None:
@@ -69,11 +74,17 @@ class Answers:
         tracing: threads in which steps are traced.
         computing: threads for what takes less than a second.
         internal: makes an error for the user out of an unexpected exception.
+        predictor_of: makes the predictor of a workload.
     """
 
     def __init__(
-        self, tracing: Threads, computing: Threads, internal: Callable[[BaseException], AutofitError]
+        self,
+        tracing: Threads,
+        computing: Threads,
+        internal: Callable[[BaseException], AutofitError],
+        predictor_of: PredictorOf | None = None,
     ) -> None:
+        self._predictor_of = predictor_of or _local
         self._tracing = tracing
         self._computing = computing
         self._internal = internal
@@ -128,7 +139,7 @@ class Answers:
     def _entry(self, settings: TuneSettings, workload: WorkloadRef) -> _Entry:
         """Entry of a configuration, whatever its card; the least recently used ones are dropped."""
         key = workload, settings.configuration("an estimate"), settings.setup
-        entry = self._entries.setdefault(key, _Entry(settings, workload))
+        entry = self._entries.setdefault(key, _Entry(settings, workload, self._predictor_of))
         self._entries.move_to_end(key)
         while len(self._entries) > _MOST_CONFIGURATIONS:
             self._entries.popitem(last=False)
@@ -169,6 +180,10 @@ class Answers:
             raise SupersededError
 
 
+def _local(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Predictor:
+    return local_predictor(workload, setup=settings.setup, emit=emit)
+
+
 def _resolved(move: Move) -> tuple[TuneSettings, WorkloadRef]:
     settings = move.settings
     return settings, refer(settings.model, settings)
@@ -191,7 +206,7 @@ def _answer(live: LiveConfiguration, settings: TuneSettings, move: Move) -> Part
         words = [
             block.text for section in sections for block in section.blocks if isinstance(block, Paragraph)
         ]
-    sample = live.sample(move.batch_size)
+    sample = live.sample()
     return {
         "estimate": estimate.to_dict(),
         "check": check,

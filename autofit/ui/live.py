@@ -8,13 +8,12 @@ from pathlib import Path
 
 from autofit.answers.figures import CurveLine
 from autofit.errors import AutofitError, WorkloadFailedError
-from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.hardware.card import Card, card_named
 from autofit.identity import versions
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
-from autofit.predict.predictor import local_predictor
+from autofit.predict.predictor import Predictor
 from autofit.questions.advising import nothing_to_measure_on
 from autofit.questions.card_fits import OnCards, ordered_by_memory
 from autofit.questions.cards import CardsAnswer
@@ -22,6 +21,7 @@ from autofit.questions.check import CheckResult, check_curve
 from autofit.report.curves import curves_up_to
 from autofit.settings.target import resolve_target
 from autofit.settings.tune_settings import TuneSettings
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.trace import SampleSize
 
@@ -40,11 +40,11 @@ class LiveConfiguration:
     Args:
         settings: the configuration; its card is ignored.
         workload: the workload to trace.
-        emit: receives an event before each trace.
+        predictor: predictor of the workload.
     """
 
-    def __init__(self, settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> None:
-        self._predictor = local_predictor(workload, setup=settings.setup, emit=emit, fresh=settings.fresh)
+    def __init__(self, settings: TuneSettings, workload: WorkloadRef, predictor: Predictor) -> None:
+        self._predictor = predictor
         self._settings = settings
         self._workload = workload
         self._knobs = settings.configuration("an estimate")
@@ -115,9 +115,9 @@ class LiveConfiguration:
             raise WorkloadFailedError(why)
         return curve
 
-    def sample(self, batch_size: int) -> SampleSize | None:
+    def sample(self) -> SampleSize | None:
         """Size of the workload's samples, and its limits; None if they have one size."""
-        return self._predictor.sample(self._knobs, batch_size)
+        return self._predictor.sample(self._knobs, TRACED_BATCH_SIZES[0])  # which was traced for the curve
 
     def cards(self, batch_size: int) -> CardsAnswer:
         """Answer of `autofit cards` at a prepared batch size, without step times and without advice."""

@@ -102,6 +102,7 @@
   };
   const fail = (message) => {
     $("state").textContent = "";
+    $("what").textContent = "no answer";
     $("error").textContent = message;
     $("error").hidden = false;
     $("answer").setAttribute("aria-busy", "false");
@@ -110,7 +111,8 @@
   const show = (part, values) => {
     if (part.progress) {
       $("error").hidden = true;
-      $("state").textContent = `tracing… ${part.progress.stage}, ${part.progress.seconds.toFixed(1)} s`;
+      const said = `tracing… ${part.progress.stage.replace("tracing ", "")}, ${part.progress.seconds.toFixed(1)} s`;
+      $("state").textContent = $("what").textContent = said;
       stale(true);
     }
     if (part.error) fail(part.error.message);
@@ -132,9 +134,9 @@
     const [word, mark] = check ? VERDICTS[check.verdict] : [size(estimate.interval.likely_bytes), ""];
     $("verdict").textContent = check ? `${word} on ${values.gpu}` : `${word}, likely`;
     $("verdict").className = `verdict ${mark}`;
-    $("words").textContent = words.join(" ");
-    $("what").textContent = `${estimate.workload} at batch ${estimate.batch_size}`;
-    document.title = `${check ? word : size(estimate.interval.likely_bytes)}: ${$("what").textContent}`;
+    $("words").textContent = words.join(" ").replace(/^(fits|unsure|does not fit): /, ""); // which stands above
+    $("what").textContent = `${word}: ${estimate.workload} at batch ${estimate.batch_size}`;
+    document.title = $("what").textContent;
     showFacts(estimate, check);
     showMemory(estimate);
     showExports(answer);
