@@ -60,6 +60,10 @@ class Browser:
         """Runs a script in the page; returns its value."""
         return self._driver.execute_script(script)
 
+    def run_with(self, script: str, *arguments: str) -> Any:
+        """Runs a script in the page, which gets `arguments`; returns its value."""
+        return self._driver.execute_script(script, *arguments)
+
     def click(self, selector: str) -> None:
         self._driver.find_element(By.CSS_SELECTOR, selector).click()
 
