@@ -17,6 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 _PROGRAMS = ("chromium", "chromedriver")
 _MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
 _PAGE_SECONDS = 60
+_LOOK_SECONDS = 0.05
 
 needs_browser = pytest.mark.skipif(
     bool(_MISSING), reason=f"{', '.join(_MISSING)} not installed (Debian: chromium, chromium-driver)"
@@ -54,7 +55,8 @@ class Browser:
 
     def await_true(self, script: str) -> None:
         """Waits until `script` returns true, since a page reacts to its window with a delay."""
-        WebDriverWait(self._driver, _PAGE_SECONDS).until(lambda _: self.run(script), f"never true: {script}")
+        waiting = WebDriverWait(self._driver, _PAGE_SECONDS, poll_frequency=_LOOK_SECONDS)
+        waiting.until(lambda _: self.run(script), f"never true: {script}")
 
     def run(self, script: str) -> Any:
         """Runs a script in the page; returns its value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autofit.errors import BudgetError
@@ -129,10 +129,15 @@ class OnCards:
         self._sizes = sizes_for(curve.knobs, min_batch=1, max_batch=max_batch)
         self._on: dict[str, PredictedCurve] = {}
 
-    def fits(self, batch_size: int) -> dict[Gpu, CardFit]:
-        """Result for each card, the smallest memory first."""
+    def fits(self, batch_size: int, on_card: Callable[[], None] = lambda: None) -> dict[Gpu, CardFit]:
+        """Result for each card, the smallest memory first.
+
+        Args:
+            on_card: called before each card and each architecture, and may raise.
+        """
         kinds: dict[str, _Kind | Unpredictable] = {}
         for gpu in architectures_of(self._gpus):
+            on_card()
             card = card_named(gpu.key)
             why = self._curve.why_unpredictable_on(card, batch_size)
             if why is not None:
@@ -141,7 +146,10 @@ class OnCards:
             if gpu.architecture not in self._on:
                 self._on[gpu.architecture] = self._curve.on(card)
             kinds[gpu.architecture] = _Kind(self._on[gpu.architecture], batch_size, self._sizes)
-        fits = {gpu: kinds[gpu.architecture].on(gpu, self._settings) for gpu in reversed(self._gpus)}
+        fits: dict[Gpu, CardFit] = {}
+        for gpu in reversed(self._gpus):
+            on_card()
+            fits[gpu] = kinds[gpu.architecture].on(gpu, self._settings)
         return dict(reversed(fits.items()))
 
 

@@ -128,11 +128,12 @@ class Answers:
         yield {
             "answer": await self._begin(entry, move, self._computing, partial(_answer, live, settings, move))
         }
-        cards = await self._begin(entry, move, self._computing, partial(live.cards, move.batch_size))
+        require_latest = partial(self._require_latest, move)
+        on_cards = partial(live.cards, move.batch_size, require_latest)
+        cards = await self._begin(entry, move, self._computing, on_cards)
         document = json.loads(cards.to_json())
         yield {"cards": document}
         largest = {card.gpu: card.largest_batch for card in cards.cards}.get(settings.card.name)
-        require_latest = partial(self._require_latest, move)
         drawn = partial(_curve, live, settings, move.batch_size, largest, require_latest)
         yield {"curve": await self._begin(entry, move, self._computing, drawn)}
 

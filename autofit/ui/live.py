@@ -119,8 +119,12 @@ class LiveConfiguration:
         """Size of the workload's samples, and its limits; None if they have one size."""
         return self._predictor.sample(self._knobs, TRACED_BATCH_SIZES[0])  # which was traced for the curve
 
-    def cards(self, batch_size: int) -> CardsAnswer:
-        """Answer of `autofit cards` at a prepared batch size, without step times and without advice."""
+    def cards(self, batch_size: int, on_card: Callable[[], None]) -> CardsAnswer:
+        """Answer of `autofit cards` at a prepared batch size, without step times and without advice.
+
+        Args:
+            on_card: called before each card, and may raise.
+        """
         if self._cards is None:
             every = gpus.catalogue().values()
             smallest = ordered_by_memory(every)[0]
@@ -137,7 +141,7 @@ class LiveConfiguration:
             risk=self._settings.risk,
             cards=tuple(
                 dataclasses.replace(fit, samples_per_step=samples_per_step)
-                for fit in self._cards.fits(batch_size).values()
+                for fit in self._cards.fits(batch_size, on_card).values()
             ),
             convolves=trace.convolves,
             batch_kind=trace.batch_kind,

@@ -146,15 +146,17 @@
   const showFacts = (estimate, check) => {
     const interval = estimate.need && estimate.likely_verdict === "OOM" ? estimate.need : estimate.interval;
     const facts = [
-      ["reserved, likely", size(interval.likely_bytes), `${size(interval.low_bytes)} to ${size(interval.high_bytes)}`],
-      ["allocated", size(estimate.peak_allocated_bytes), "live tensors at the peak"],
-      ["on the device", size(estimate.device_peak_bytes), `with ${size(estimate.context_bytes)} of context`],
+      ["reserved, likely", interval.likely_bytes, `${size(interval.low_bytes)} to ${size(interval.high_bytes)}`],
+      ["allocated", estimate.peak_allocated_bytes, "live tensors at the peak"],
+      ["on the device", estimate.device_peak_bytes, `with ${size(estimate.context_bytes)} of context`],
     ];
-    if (check) facts.push(["usable", size(check.budget.usable_bytes), `of ${size(check.budget.device_total_bytes)}`]);
+    if (check) facts.push(["usable", check.budget.usable_bytes, `of ${size(check.budget.device_total_bytes)}`]);
     if (estimate.step_seconds) facts.push(["a step", `${(1000 * estimate.step_seconds.likely).toFixed(1)} ms`, `${estimate.samples_per_second.toFixed(1)} samples a second`]);
     $("facts").replaceChildren(...facts.map(([name, value, note]) => {
       const box = element("div");
-      box.append(element("dt", name), element("dd", value), element("dd", note, "note"));
+      const shownValue = element("dd", typeof value === "number" ? size(value) : value);
+      if (typeof value === "number") shownValue.title = `${value} bytes`;
+      box.append(element("dt", name), shownValue, element("dd", note, "note"));
       return box;
     }));
   };
