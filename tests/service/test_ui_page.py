@@ -79,13 +79,7 @@ def test_fifty_moves_of_the_slider_show_what_estimate_says(browser: Browser, add
         milliseconds.append(browser.run("return answered") - began)
         estimate = predictor.estimate(Knobs(), card_named("t4"), size)
         facts = browser.run("return [...document.querySelectorAll('#facts dd[title]')].map(one => one.title)")
-        sizes = (
-            estimate.whole_peak_bytes
-            if estimate.runs_out and estimate.need
-            else estimate.peak_reserved_bytes,
-            estimate.peak_allocated_bytes,
-            estimate.device_peak_bytes,
-        )
+        sizes = estimate.whole_peak_bytes, estimate.peak_allocated_bytes, estimate.device_peak_bytes
         assert facts[:3] == [f"{num_bytes} bytes" for num_bytes in sizes]
     (tmp_path / "milliseconds.json").write_text(json.dumps(sorted(milliseconds)))
     browser.require_quiet()
