@@ -18,6 +18,7 @@ from autofit_workers.spec.knobs.knob import whole_number
 OPTIONS = ("model", "gpu", "precision", "seq_len", "adapter", "base", "optimizer", "checkpointing")
 _OWN = ("tab", "number", "batch_size")
 _MOST_CHARACTERS = 4096  # of one value
+_MOST_NAMED = 200  # of an unknown name, in a message
 _DELETE = "\x7f"  # which JSON has as it is, and TOML has not
 
 
@@ -51,7 +52,9 @@ class Move:
         if not isinstance(document, dict):
             raise UsageError("the request is not an object of JSON: reload the page")
         if unknown := sorted(document.keys() - {*_OWN, *OPTIONS}):
-            raise UsageError(f"the page has no control {unknown[0]!r}: it has {', '.join(OPTIONS)}")
+            raise UsageError(
+                f"the page has no control {unknown[0][:_MOST_NAMED]!r}: it has {', '.join(OPTIONS)}"
+            )
         options = {name: _text(name, document[name]) for name in OPTIONS if document.get(name) is not None}
         return cls(
             tab=_text("tab", document.get("tab", "")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from autofit.errors import UsageError
 from autofit.settings.resolve import resolve_settings
 from autofit.ui.move import Move
+from tests.fuzz import hostile
 
 
 def move(**values: Any) -> Move:
@@ -68,3 +70,22 @@ def test_a_value_that_is_none_is_a_sentence(values: dict[str, Any], said: str):
 def test_a_body_that_is_no_move_is_a_sentence(body: bytes):
     with pytest.raises(UsageError, match="reload the page"):
         Move.from_json(body)
+
+
+def test_hostile_documents_are_moves_or_usage_errors(tmp_path: Path):
+    random = Random(53)
+    valid = {"tab": "a", "number": 1, "model": "gpt2", "batch_size": 8, "precision": "bf16", "seq_len": 64}
+    path, num_read = tmp_path / "settings.toml", 0
+    for _ in range(500):
+        body = hostile.json_text(hostile.document(dict(valid), random), random)
+        try:
+            read = Move.from_json(body)
+            expected = read.settings
+        except UsageError as error:
+            assert len(error.message) < 6000
+            continue
+        num_read += 1
+        path.write_text(read.settings_file, encoding="utf-8")
+        assert resolve_settings({}, {}, path).knobs == expected.knobs
+        assert read.commands["tune"].startswith("autofit tune --model")
+    assert num_read > 0
