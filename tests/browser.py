@@ -17,6 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 _PROGRAMS = ("chromium", "chromedriver")
 _MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
 _PAGE_SECONDS = 60
+_LOOK_SECONDS = 0.05
 
 needs_browser = pytest.mark.skipif(
     bool(_MISSING), reason=f"{', '.join(_MISSING)} not installed (Debian: chromium, chromium-driver)"
@@ -54,11 +55,16 @@ class Browser:
 
     def await_true(self, script: str) -> None:
         """Waits until `script` returns true, since a page reacts to its window with a delay."""
-        WebDriverWait(self._driver, _PAGE_SECONDS).until(lambda _: self.run(script), f"never true: {script}")
+        waiting = WebDriverWait(self._driver, _PAGE_SECONDS, poll_frequency=_LOOK_SECONDS)
+        waiting.until(lambda _: self.run(script), f"never true: {script}")
 
     def run(self, script: str) -> Any:
         """Runs a script in the page; returns its value."""
         return self._driver.execute_script(script)
+
+    def run_with(self, script: str, *arguments: str) -> Any:
+        """Runs a script in the page, which gets `arguments`; returns its value."""
+        return self._driver.execute_script(script, *arguments)
 
     def click(self, selector: str) -> None:
         self._driver.find_element(By.CSS_SELECTOR, selector).click()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 
 from autofit.errors import BudgetError
 from autofit.hardware.context import ContextInterval, context_interval
@@ -223,8 +224,13 @@ def _assumed_wheel(architecture: str | None, torch_release: str | None) -> tuple
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or not card.vendor.facts.has_capability:
         return ()
-    wheel = wheel_for(card.capability, torch_release or importlib.metadata.version("torch"))
+    wheel = wheel_for(card.capability, torch_release or _installed_torch())
     return () if wheel is None else (wheel,)
+
+
+@cache  # it is read from a file, and a table of cards asks for it once for each of them
+def _installed_torch() -> str:
+    return importlib.metadata.version("torch")
 
 
 def _names(architecture: str | None) -> Facts:

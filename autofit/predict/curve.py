@@ -131,6 +131,7 @@ class PredictedCurve:
         )
         self._peaks = {each: KnownPeaks() for each in Risk}
         self._steps: dict[tuple[PeakCurve, int], StepOnCard] = {}
+        self._last_unlimited: tuple[int, Estimate] | None = None
         self._risk = RiskLevel(risk, self._widening)
 
     @classmethod
@@ -200,7 +201,7 @@ class PredictedCurve:
         if self.ranks:
             return self._each(lambda rank: rank.at_risk(risk))
         other = copy.copy(self)
-        other._risk = self._risk.of(risk)  # noqa: SLF001 - a copy of this one
+        other._risk, other._last_unlimited = self._risk.of(risk), None  # noqa: SLF001 - a copy of this one
         return other
 
     def _each(self, change: Callable[[Self], Self]) -> Self:
@@ -334,6 +335,12 @@ class PredictedCurve:
         """
         if self.ranks:
             return self._of_worst_rank(lambda rank: rank.unlimited(batch_size))
+        known = self._last_unlimited  # a table of cards asks for it once for each of them
+        if known is None or known[0] != batch_size:
+            known = self._last_unlimited = batch_size, self._unlimited(batch_size)
+        return known[1]
+
+    def _unlimited(self, batch_size: int) -> Estimate:
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
         lengths = self._risk.run_lengths(on_card, None)
@@ -457,8 +464,11 @@ class PredictedCurve:
             The lines, each with the step at which all growing memory together fills `usable_bytes`; empty if
             nothing grows.
         """
+        growth = self._run_growth(batch_size)
+        if not growth.lines:
+            return ()
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
-        return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
+        return growth.within(reserved_bytes, usable_bytes)
 
     def _growth_on_card(self, batch_size: int) -> tuple[LineGrowth, ...]:
         limit_bytes = self.card.limit_bytes

@@ -169,6 +169,29 @@ class Predictor:
             return self._on_card(knobs, card, risk, lambda steps: steps.at_batch(knobs, only_batch))
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
 
+    def curve_of_estimates(self, knobs: Knobs, card: Card) -> PredictedCurve:
+        """Predicted peaks over the batch size, equal to those of `estimate` wherever `agrees_at` holds.
+
+        A `curve` differs from `estimate` where cuDNN's choices are interpolated between batch sizes.
+
+        Raises:
+            WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
+        """
+        if self._all_ranks is not None:
+            return self._all_ranks.curve(lambda rank: rank.curve_of_estimates(knobs, card))
+        return self._on_card(knobs, card, Risk.SAFE, lambda steps: steps.curve(knobs), on_grid=False)
+
+    def agrees_at(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether the curve has the memory events and sizes of a trace at a batch size.
+
+        The trace is made unless the curve is proved there. Unlike with `confirm`, equal peaks do not suffice,
+        and no curve is replaced.
+        """
+        if self._all_ranks is not None:
+            agreed = [rank.agrees_at(knobs, batch_size) for rank in self._all_ranks.made]
+            return all(agreed)
+        return self._steps.is_proved(knobs, batch_size) or self._steps.agrees(knobs, batch_size)
+
     def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
         """Predicted peaks of a knob setting on a card, over batch and sample size; traces are made as needed.
 
@@ -206,7 +229,13 @@ class Predictor:
         )
 
     def _on_card(
-        self, knobs: Knobs, card: Card, risk: Risk, step_of: Callable[[StepCurves], PeakCurve]
+        self,
+        knobs: Knobs,
+        card: Card,
+        risk: Risk,
+        step_of: Callable[[StepCurves], PeakCurve],
+        *,
+        on_grid: bool = True,
     ) -> PredictedCurve:
         curve = step_of(self._steps)
         trace = curve.trace
@@ -214,7 +243,7 @@ class Predictor:
         knobs = with_own_settings(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
-        return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
+        return self._predicted(knobs, card, curve, risk, on_grid=on_grid, at_most=at_most)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
         """Size of a knob setting's samples and its limits, from a trace; None if samples have one size."""

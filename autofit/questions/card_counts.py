@@ -12,7 +12,8 @@ from collections.abc import Callable
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Noted, ignore
 from autofit.predict.predictor import Predictor
-from autofit.questions.cards import CardFit, CardsAnswer, CardsQuestion, Unpredictable, which_cards
+from autofit.questions.card_fits import CardFit, Unpredictable
+from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import Answer
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.setup import Setup

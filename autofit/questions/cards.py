@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autofit.errors import BudgetError, ExitCode
+from autofit.errors import ExitCode
 from autofit.events import EventSink, Progress, ignore
-from autofit.explain.timing import StepSeconds
-from autofit.hardware.budget import Budget, budget_among
 from autofit.hardware.card import card_named
-from autofit.hardware.gpus import Gpu, oldest_first
+from autofit.hardware.gpus import Gpu
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
-from autofit.predict.whole_run import LineGrowth, fills
-from autofit.questions.advice import Advice, Adviser
+from autofit.questions.advice import Adviser
+from autofit.questions.card_fits import CardFit, OnCards, architectures_of, ordered_by_memory
 from autofit.questions.check import Answer
-from autofit.questions.levers import Lever, levers
-from autofit.search.boundary import nearly_largest_batch
-from autofit.search.sizes import sizes_for
+from autofit.questions.levers import levers
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import Evidence, Verdict
+from autofit_workers.spec.protocol import Evidence
 from autofit_workers.spec.setup import Parallel
 
 CARDS_SCHEMA = "autofit.cards/1"
@@ -51,76 +45,6 @@ class CardsQuestion:
     with_traces: bool = False
     prices: Mapping[str, float] = field(default_factory=dict)
     parallels: tuple[Parallel, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardFit:
-    """Result for one configuration on one card: whether it fits, its peak, time and price.
-
-    Attributes:
-        gpu: key of the card in the catalogue.
-        architecture: `sm_XY`.
-        total_bytes: total memory that CUDA reports.
-        usable_bytes: part of it that is left for PyTorch; 0 if none is.
-        verdict: `fits` (the predicted peak is within the usable memory without a retry of the allocator;
-            `CardsAnswer.risk` says whether that is the likely peak, the high end or the worst case),
-            `does-not-fit` (even the low end runs out of memory, or growth fills the usable memory before the
-            run ends) or `unsure`, also if nothing is predicted.
-        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
-            `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
-        interval: predicted reserved peak on the card, in bytes.
-        need: reserved peak on a card that is large enough, where it may exceed this card's memory; else None.
-        num_alloc_retries: how often the allocator releases its cached memory and retries in the traced steps.
-        growth: source lines that keep more memory with each step of the run; `full_step` is the step at which
-            the usable memory is full.
-        device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
-        largest_batch: largest batch that fits with this knob setting (precision, optimizer, …), by the same
-            value of the predicted peak as `verdict`, while the next does not; `tune` may prove one that is a
-            few samples larger. None if not even one sample fits, or if each size would need a new trace of
-            the step.
-        lever: single change with the mildest side effect with which this batch fits; None if it fits anyway,
-            or if no tried change makes it fit.
-        advice: changes that were tried to make it fit; None if it fits anyway.
-        reason: why no card of this architecture can run the step, whatever its memory, or why nothing is
-            predicted for it; else empty.
-        num_gpus: number of GPUs of this card that train together.
-        parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
-        samples_per_step: samples of an optimizer step, of all ranks.
-        step_seconds, samples_per_second: predicted time of a step, and likely samples per second; None where
-            they are too uncertain.
-        epoch_seconds: predicted time of an epoch, if its samples are known and step times are stated.
-        relative_step_time: predicted time of a step, divided by that on the fastest of the cards on which it
-            fits with as many GPUs; None if no times are predicted, or it does not fit.
-        price: price of an hour of one such card, as the user gave it.
-        samples_per_price: samples for a price of 1, if their time is stated.
-        relative_price: price of a sample, divided by that on the cheapest of the cards on which it fits.
-    """
-
-    gpu: str
-    architecture: str
-    total_bytes: int
-    usable_bytes: int
-    verdict: Answer
-    likely_verdict: Verdict | None
-    interval: Interval | None
-    device_peak_bytes: int | None
-    largest_batch: int | None
-    lever: Lever | None = None
-    advice: Advice | None = None
-    reason: str = ""
-    num_gpus: int = 1
-    parallel: str = ""
-    samples_per_step: int | None = None
-    step_seconds: StepSeconds | None = None
-    samples_per_second: float | None = None
-    epoch_seconds: float | None = None
-    relative_step_time: float | None = None
-    price: float | None = None
-    samples_per_price: float | None = None
-    relative_price: float | None = None
-    need: Interval | None = None
-    num_alloc_retries: int = 0
-    growth: tuple[LineGrowth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,26 +126,14 @@ def which_cards(
     if asked is None:
         asked = predictor.traces.own_batch_size(knobs)
     batch_size = predictor.trace(knobs, asked).batch_size  # smaller if the whole data set is
-    ordered = sorted(question.gpus, key=lambda gpu: (gpu.total_bytes, gpu.key))
-    # The step may be unpredictable only on AMD's cards, so NVIDIA's come first.
-    architectures = oldest_first(gpu.architecture for gpu in ordered)
-    smallest = {gpu.architecture: gpu.key for gpu in reversed(ordered)}
-    any_card = card_named(smallest[architectures[0]], settings.mesh)
+    first = architectures_of(question.gpus)[0]
+    any_card = card_named(first.key, settings.mesh)
     curve = predictor.curve(knobs, any_card, risk=settings.risk)
     if not predictor.confirm(knobs, any_card, batch_size):
         curve = predictor.curve(knobs, any_card, risk=settings.risk)
-    max_batch = min(settings.max_batch, predictor.traces.num_samples or settings.max_batch)
-    kinds: dict[str, _Kind | Unpredictable] = {}
     emit(Progress(stage="cards"))
-    for name in architectures:
-        card = card_named(smallest[name])
-        why = curve.why_unpredictable_on(card, batch_size)
-        kinds[name] = (
-            _Kind(curve.on(card), batch_size, sizes_for(knobs, min_batch=1, max_batch=max_batch))
-            if why is None
-            else Unpredictable(why)
-        )
-    fits = {gpu: kinds[gpu.architecture].on(gpu, settings) for gpu in reversed(ordered)}
+    max_batch = min(settings.max_batch, predictor.traces.num_samples or settings.max_batch)
+    fits = OnCards(curve, question.gpus, settings, max_batch=max_batch).fits(batch_size)
     num_untried = 0
     if settings.script is None and not question.parallels:
         adviser = Adviser(
@@ -235,7 +147,7 @@ def which_cards(
             emit=emit,
         )
         # If there is no time for all cards, those that lack the least memory come first.
-        fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
+        fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in reversed(fits.items())}
         num_untried = adviser.num_untried
     fits = _timed(fits, curve, batch_size, settings, question.prices)
     samples_per_step = knobs.samples_per_step(batch_size, settings.setup.parallel.num_batches)
@@ -246,7 +158,10 @@ def which_cards(
         batch_size=batch_size,
         knobs=estimate.knobs,
         risk=settings.risk,
-        cards=tuple(dataclasses.replace(fits[gpu], samples_per_step=samples_per_step) for gpu in ordered),
+        cards=tuple(
+            dataclasses.replace(fits[gpu], samples_per_step=samples_per_step)
+            for gpu in ordered_by_memory(fits)
+        ),
         epoch_samples=settings.epoch_samples,
         num_levers_untried=num_untried,
         convolves=estimate.convolves,
@@ -300,94 +215,6 @@ def _timed(
     return {gpu: timed(gpu) for gpu in fits}
 
 
-@dataclass(frozen=True, slots=True)
-class Unpredictable:
-    """Architecture for whose cards the configuration cannot be predicted, with the reason.
-
-    Attributes:
-        reason: why it cannot be predicted, and what the user can do.
-    """
-
-    reason: str
-
-    def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """`CardFit` with the verdict `unsure` for a card of the architecture, and the reason."""
-        usable_bytes = _budget(gpu, settings).usable_bytes
-        return CardFit(
-            gpu=gpu.key,
-            architecture=gpu.architecture,
-            total_bytes=gpu.total_bytes,
-            usable_bytes=usable_bytes,
-            verdict=Answer.UNSURE,
-            likely_verdict=None,
-            interval=None,
-            device_peak_bytes=None,
-            largest_batch=None,
-            reason=self.reason,
-            num_gpus=settings.setup.num_ranks,
-            parallel=settings.setup.parallel.name,
-        )
-
-
-class _Kind:
-    """Predictions of one configuration for the cards of one architecture, which differ in memory alone.
-
-    Args:
-        curve: predicted peaks over the batch size, on any of these cards, at the risk that the user chose.
-        sizes: batch sizes among which the largest that fits is found, ascending.
-    """
-
-    def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
-        self._curve = curve
-        self._batch_size = batch_size
-        self._reason = curve.why_refused(batch_size) or ""
-        self._sizes = curve.accepted(sizes)
-        self._estimate: Estimate = curve.unlimited(batch_size)
-
-    def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """Predicted result for a card of the architecture; to be called for the largest card first."""
-        budget = _budget(gpu, settings, self._estimate)
-        context_bytes, usable_bytes = budget.context_bytes, budget.usable_bytes
-        limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
-        there = self._curve.within(self._batch_size, limit_bytes)
-        growth = self._curve.growth(self._batch_size, usable_bytes)
-        likely = self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes)
-        return CardFit(
-            gpu=gpu.key,
-            architecture=gpu.architecture,
-            total_bytes=gpu.total_bytes,
-            usable_bytes=usable_bytes,
-            verdict=self._answer(budget, growth),
-            likely_verdict=Verdict.OOM if fills(growth) else likely,
-            interval=there.interval,
-            need=there.need,
-            num_alloc_retries=there.num_alloc_retries,
-            device_peak_bytes=there.peak_reserved_bytes + context_bytes,
-            largest_batch=self._largest(usable_bytes),
-            reason=self._reason,
-            growth=growth,
-            num_gpus=settings.setup.num_ranks,
-            parallel=settings.setup.parallel.name,
-        )
-
-    def _answer(self, budget: Budget, growth: Sequence[LineGrowth]) -> Answer:
-        if fills(growth):
-            return Answer.DOES_NOT_FIT
-        curve, batch_size = self._curve, self._batch_size
-        if not self._reason and curve.peak_reserved_bytes(batch_size) <= budget.usable_bytes:
-            return Answer.FITS
-        cannot_run = curve.cannot_run(batch_size, budget.most_usable_bytes)
-        return Answer.DOES_NOT_FIT if cannot_run else Answer.UNSURE
-
-    def _largest(self, usable_bytes: int) -> int | None:
-        if self._curve.needs_traces or not self._sizes:
-            return None
-        largest = nearly_largest_batch(self._curve, usable_bytes, sizes=self._sizes)
-        # The next card is smaller, and a size that exceeds a larger budget exceeds a smaller one.
-        self._sizes = self._sizes[: 1 + bisect.bisect_right(self._sizes, largest or 0)]
-        return largest
-
-
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
     """Result for a card, with advice on changes added if the batch does not fit."""
     if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
@@ -397,28 +224,3 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
     single = levers(settings.configuration("a table of cards"))
     lever = next((each for each in single if options == (each.how,)), None)
     return dataclasses.replace(fit, advice=advice, lever=lever)
-
-
-def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> Budget:
-    """Budget of a card; one of which nothing is usable if the settings leave no memory for the allocator.
-
-    Args:
-        estimate: prediction of a script, which names the process groups that the script creates; NCCL's
-            memory for these is then counted. None before there is a prediction.
-    """
-    try:
-        budget = settings.budget_on(gpu)
-        if estimate is not None and settings.script is not None and estimate.communicators:
-            budget = budget_among(
-                budget,
-                estimate.communicators,
-                estimate.num_ranks,
-                architecture=gpu.architecture,
-                card=gpu.key,
-            )
-    except BudgetError:  # the reserve may leave memory only on larger cards
-        context_bytes = card_named(gpu.key, settings.mesh).context_bytes
-        return Budget(
-            device_total_bytes=context_bytes, context_bytes=context_bytes, other_bytes=0, margin_bytes=0
-        )
-    return budget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from autofit.answers.figures import CurveLine, Curves, MeasuredPoint, SizeMap
 from autofit.answers.section import Figure, Paragraph, Section
@@ -121,9 +121,41 @@ def curves_around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ..
             point at `batch_size` only.
     """
     sizes = (batch_size,) if curve.needs_traces else _spread(min(2, batch_size), 2 * batch_size, [batch_size])
+    return _likely_and_highest(curve, sizes, None)
+
+
+def curves_up_to(
+    curve: PredictedCurve, high: int, *, largest_batch: int | None, on_size: Callable[[], None]
+) -> tuple[CurveLine, ...]:
+    """Two lines of a figure: the likely and the highest predicted peak, from batch size 2 to `high`.
+
+    Args:
+        curve: predicted peak as a function of the batch size, at which no size costs a trace.
+        largest_batch: largest batch size that fits the budget, which is marked; None for no mark.
+        on_size: called before each point, and may raise.
+    """
+    marks = () if largest_batch is None or largest_batch < 2 else (largest_batch, largest_batch + 1)
+    sizes = _spread(2, high, [size for size in marks if size <= high])
+    for size in sizes:
+        on_size()
+        for risk in (Risk.LIKELY, Risk.SAFE):
+            curve.at_risk(risk).peak_reserved_bytes(size)  # is kept for the lines
+    return _likely_and_highest(curve, sizes, largest_batch if marks and marks[1] <= high else None)
+
+
+def _likely_and_highest(
+    curve: PredictedCurve, sizes: tuple[int, ...], largest_batch: int | None
+) -> tuple[CurveLine, ...]:
+    next_batch = None if largest_batch is None else largest_batch + 1
     return (
         _line("likely", curve.at_risk(Risk.LIKELY), sizes),
-        _line("at most, with 95% confidence", curve.at_risk(Risk.SAFE), sizes),
+        _line(
+            "at most, with 95% confidence",
+            curve.at_risk(Risk.SAFE),
+            sizes,
+            largest_batch=largest_batch,
+            first_failing_batch=next_batch,
+        ),
     )
 
 

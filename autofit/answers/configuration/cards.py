@@ -29,7 +29,8 @@ from autofit.answers.words.numbers import (
 from autofit.explain.timing import StepSeconds
 from autofit.predict.whole_run import full_step
 from autofit.questions.advice import Advice, Combination
-from autofit.questions.cards import CardFit, CardsAnswer
+from autofit.questions.card_fits import CardFit
+from autofit.questions.cards import CardsAnswer
 from autofit.questions.check import Answer
 from autofit.settings.words import with_setting
 from autofit.tuning.found import Best

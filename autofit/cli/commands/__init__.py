@@ -35,6 +35,7 @@ LISTED = {
     "explain": Listed("explain", "Say why a run took the memory that it took."),
     "compare": Listed("compare", "Compare the tensors and outputs of several models."),
     "kv": Listed("kv", "Predict what a server has left for its KV cache."),
+    "ui": Listed("ui", "Serve a page on which sizes are tried by hand."),
     "submit": Listed("submit", "Queue a tune on a Ray cluster, and print the job's id."),
     "jobs": Listed("jobs", "List the jobs of the storage, oldest first."),
     "status": Listed("jobs", "Show how far jobs, or the jobs of a fleet, are."),

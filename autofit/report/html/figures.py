@@ -1,6 +1,6 @@
 """Builds the figures of a report as plotly.js data.
 
-Colours that depend on the page's light or dark theme are written `var:NAME`, and filled in by page.js. No
+Colours that depend on the page's light or dark theme are written `var:NAME`, and filled in by drawing.js. No
 figure distinguishes by colour alone: areas and bars also have patterns, lines have dashes and markers, and
 all have names.
 """
@@ -62,7 +62,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
         lane: memory of one device at moments of the step.
         budget_bytes: memory that may be used, drawn as a line; None for no such line.
     """
-    unit, unit_bytes = _unit(lane.peak_reserved_bytes)
+    unit, unit_bytes = axis_unit(lane.peak_reserved_bytes)
     moments = lane.moments
     positions = [moment.position for moment in moments]
     areas = [
@@ -141,7 +141,7 @@ def peak_against_batch(
         budget_bytes: memory that may be used, drawn as a line; None for no such line.
     """
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
-    unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
+    unit, unit_bytes = axis_unit(max([*everything, budget_bytes or 0]))
     styles = dict(zip(_labels(lines, points), itertools.cycle(LINES), strict=False))
     data = [_line(line, styles[line.label], unit, unit_bytes) for line in lines]
     data += [boundary for line in lines for boundary in _boundary(line, styles[line.label], unit, unit_bytes)]
@@ -172,7 +172,7 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
     Args:
         budget_bytes: memory that may be used; None for no thick line.
     """
-    unit, unit_bytes = _unit(max(map(max, found.peaks_bytes)))
+    unit, unit_bytes = axis_unit(max(map(max, found.peaks_bytes)))
     common: Figure = {
         "type": "contour",
         "x": list(found.sizes),
@@ -227,7 +227,7 @@ def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
     Each layer has a bar for the forward pass and for each gradient that needs a workspace.
     """
     shown = [layer for layer in layers if layer.largest_bytes][:_NUM_LAYERS]
-    unit, unit_bytes = _unit(max((layer.largest_bytes for layer in shown), default=0))
+    unit, unit_bytes = axis_unit(max((layer.largest_bytes for layer in shown), default=0))
     names = [layer.module or "(the model)" for layer in shown]
     data = [
         _bars(
@@ -250,7 +250,7 @@ def lever_bars(what_if: WhatIf) -> Figure:
     Bars to the right show savings, bars to the left show additional memory.
     """
     results = [result for result in what_if.applicable if result.saved_bytes]
-    unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
+    unit, unit_bytes = axis_unit(max((abs(result.saved_bytes) for result in results), default=0))
     names = [result.lever.label for result in results]
     data = []
     for name, color, pattern, sign in (("saves", "#0072B2", "", 1), ("takes more", "#D55E00", "/", -1)):
@@ -266,7 +266,7 @@ def lever_bars(what_if: WhatIf) -> Figure:
 # ── parts of figures ────────────────────────────────────────────────────────────────────────────
 
 
-def _unit(num_bytes: int) -> tuple[str, int]:
+def axis_unit(num_bytes: int) -> tuple[str, int]:
     """Unit for a figure's axis, as name and number of bytes: GiB or MiB.
 
     Args:

@@ -89,6 +89,7 @@ def render(page: Page) -> str:
         figures=others.redacted(json.dumps(drawn(page), separators=(",", ":"))).replace("<", "\\u003c"),
         plotly=plotly_js(),
         style=parts.joinpath("style.css").read_text(encoding="utf-8"),
+        drawing=parts.joinpath("drawing.js").read_text(encoding="utf-8"),
         script=parts.joinpath("page.js").read_text(encoding="utf-8"),
     )
 

@@ -13,7 +13,8 @@ from autofit.explain.timing import StepSeconds
 from autofit.hardware.gpus import catalogue
 from autofit.predict.estimate import Interval
 from autofit.questions.advice import Advice, Combination
-from autofit.questions.cards import CardFit, CardsAnswer
+from autofit.questions.card_fits import CardFit
+from autofit.questions.cards import CardsAnswer
 from autofit.questions.check import Answer
 from autofit.questions.levers import levers
 from autofit.tuning.result import CardResults
