@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+OPTIONS, ARGUMENTS, REST = "options", "arguments", "rest"
 # Words of an option's value: quoted, or up to a blank.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'\\]+)+"""
 
@@ -15,8 +16,9 @@ _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'\\]+)+"""
 class CommandFile:
     """Shell scripts that call a command once; the values of its options are changed there.
 
-    The key `""` of values is the rest of a new command, after its options; other keys are options. The rest
-    of a command that is there is kept.
+    Values have the key `OPTIONS`, a mapping of the command's options; `ARGUMENTS`, a mapping of arguments for
+    the script that it starts; and `REST`, what a new command has after its options. What else is in a command
+    that is there is kept.
 
     Attributes:
         command: pattern of the words that call it.
@@ -34,13 +36,16 @@ class CommandFile:
 
     def merged(self, text: str | None, values: Mapping[str, Any]) -> str:
         if text is None or not text.strip():
-            options = " ".join(f"{key}={value}" for key, value in values.items() if key)
-            return f"{text or ''}{self.name} {options} {values.get('', '')}".rstrip() + "\n"
+            options = " ".join(f"{key}={value}" for key, value in values[OPTIONS].items())
+            return f"{text or ''}{self.name} {options} {values[REST]}\n"
         start, end = self._place(text)
         called, rest = text[:start], text[start:end]
-        for key, value in values.items():
-            if key:
-                rest = _with_option(rest, key, value)
+        for key, value in values[OPTIONS].items():
+            changed = _with_option(rest, key, value)
+            rest = f" {key}={value}{rest}" if changed is None else changed
+        for key, value in values.get(ARGUMENTS, {}).items():
+            changed = _with_option(rest, key, value)
+            rest = f"{rest.rstrip()} {key}={value}" if changed is None else changed
         return called + rest + text[end:]
 
     def _place(self, text: str) -> tuple[int, int]:
@@ -62,8 +67,8 @@ class CommandFile:
         return found[0].end(), ended.start()
 
 
-def _with_option(rest: str, key: str, value: object) -> str:
-    """Text of a command after its name, with the value of an option changed, or the option put first.
+def _with_option(rest: str, key: str, value: object) -> str | None:
+    """Text of a command after its name, with the value of an option changed; None if it has no such option.
 
     Args:
         key: option with the dashes before it; `-` and `_` within are alike.
@@ -72,5 +77,5 @@ def _with_option(rest: str, key: str, value: object) -> str:
     either = "[-_]".join(map(re.escape, re.split("[-_]", name)))
     found = re.search(rf"(?<!\S)({dashes}{either})([ =])\s*{_VALUE}", rest)
     if found is None:
-        return f" {key}={value}{rest}"
+        return None
     return f"{rest[: found.start()]}{found[1]}{found[2]}{value}{rest[found.end() :]}"

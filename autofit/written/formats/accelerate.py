@@ -41,6 +41,8 @@ def _tell(setting: Setting, found: Mapping[str, Any]) -> Told:
     if knobs.compile or "dynamo_config" in found:
         told.values["dynamo_config"] = {"dynamo_backend": "INDUCTOR" if knobs.compile else "NO"}
     told.said.add("compile")
+    if setting.num_ranks > 1 and not setting.on_gpu:
+        told.notes.append("on the CPU accelerate starts several ranks by mpirun alone: torchrun needs none")
     if starts_as_ranks(setting):
         told.said.add(PARALLEL)
     elif zero is not None:

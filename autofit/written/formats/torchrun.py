@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from autofit.written.files.command import CommandFile
+from autofit.written.files.command import ARGUMENTS, OPTIONS, REST, CommandFile
 from autofit.written.formats.format import Format
 from autofit.written.formats.hugging_face import starts_as_ranks
 from autofit.written.setting import Setting
@@ -18,18 +18,18 @@ _NO_SCRIPT = "train.py"
 
 def _tell(setting: Setting, _found: Mapping[str, Any]) -> Told:
     told, script = Told(), setting.script
-    told.values |= {"--nnodes": setting.num_nodes, "--nproc-per-node": setting.ranks_per_node}
+    told.values[OPTIONS] = {"--nnodes": setting.num_nodes, "--nproc-per-node": setting.ranks_per_node}
     if starts_as_ranks(setting):
         told.said.add(PARALLEL)
     elif setting.num_ranks > 1:
         told.notes.append(f"torchrun starts the ranks; that they train as {setting.parallel} is the script's")
         told.said.add(PARALLEL)
     if script is None:
-        told.values[""] = _NO_SCRIPT
+        told.values[REST] = _NO_SCRIPT
         return told
-    told.values[""] = shlex.join(script.words)
+    told.values[REST] = shlex.join(script.words)
     if script.batch_argument is not None:
-        told.values[script.batch_argument.rstrip("=")] = setting.batch_size
+        told.values[ARGUMENTS] = {script.batch_argument.rstrip("="): setting.batch_size}
         told.said.add(BATCH_SIZE)
     return told
 
