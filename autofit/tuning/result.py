@@ -13,6 +13,7 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import Budget
+from autofit.notebooks.shown import ShownInNotebooks
 from autofit.predict.convolutions.plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Unknown
 from autofit.questions.advice import Advice
@@ -37,7 +38,7 @@ TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
+class TuneResult(ShownInNotebooks):
     """Result of a search, with its evidence; `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
