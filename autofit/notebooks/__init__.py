@@ -1,4 +1,4 @@
-"""What notebooks see of a search: answers as HTML, and progress.
+"""Notebooks: answers shown as HTML, and progress.
 
     shown.py       base class of answers that a notebook shows
     progress.py    a progress bar by tqdm, where IPython runs

@@ -1,6 +1,6 @@
 """The example notebook runs cell by cell in IPython, whose shell is what a kernel of Jupyter runs too.
 
-A kernel itself (nbclient, ipykernel) would bring ZeroMQ, a web server's loop and a debugger for the same cells.
+A kernel itself (nbclient, ipykernel) would bring ZeroMQ, a server's loop and a debugger for the same cells.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ for path in sys.argv[1:]:
     OptimizerNames(told.get("optim", "sgd"))
 arguments = TrainingArguments(**json.load(open(sys.argv[1])))
 print(json.dumps([arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps,
-                  arguments.gradient_checkpointing, arguments.bf16, arguments.optim, arguments.max_grad_norm]))
+                  arguments.gradient_checkpointing, arguments.bf16, arguments.optim,
+                  arguments.max_grad_norm]))
 """
 _ACCELERATE = """
 import json, sys
@@ -38,7 +39,8 @@ import json, sys
 from deepspeed.runtime.config import DeepSpeedConfig
 config = DeepSpeedConfig(sys.argv[1])
 print(json.dumps([config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps,
-                  int(config.zero_optimization_stage), config.bfloat16_config.enabled, config.train_batch_size]))
+                  int(config.zero_optimization_stage), config.bfloat16_config.enabled,
+                  config.train_batch_size]))
 """
 _TORCHTITAN = """
 import json, sys, tyro
@@ -46,7 +48,8 @@ from torchtitan.config.manager import custom_registry
 from torchtitan.trainer import Trainer
 config = tyro.cli(Trainer.Config, args=open(sys.argv[1]).read().split(), registry=custom_registry)
 print(json.dumps([config.training.local_batch_size, config.training.global_batch_size,
-                  config.parallelism.data_parallel_shard_degree, type(config.activation_checkpoint).__qualname__,
+                  config.parallelism.data_parallel_shard_degree,
+                  type(config.activation_checkpoint).__qualname__,
                   config.training.mixed_precision_param, config.compile.enable]))
 """
 _AXOLOTL = """
@@ -64,7 +67,8 @@ from llamafactory.hparams.training_args import TrainingArguments
 parser = HfArgumentParser([ModelArguments, DataArguments, TrainingArguments, FinetuningArguments])
 model, data, training, tuned = parser.parse_dict(yaml.safe_load(open(sys.argv[1])))
 print(json.dumps([training.per_device_train_batch_size, training.gradient_accumulation_steps, data.cutoff_len,
-                  model.disable_gradient_checkpointing, model.flash_attn, tuned.finetuning_type, tuned.lora_rank]))
+                  model.disable_gradient_checkpointing, model.flash_attn, tuned.finetuning_type,
+                  tuned.lora_rank]))
 """
 
 

@@ -45,7 +45,8 @@ class Watched(Net):
         return super().forward(x, labels)
 trainer = Trainer(model=Watched(), args=arguments, train_dataset=Rows())
 trainer.train()
-print(json.dumps({"sizes": seen, "steps": trainer.state.global_step, "optimizer": type(trainer.optimizer.optimizer).__name__}))
+optimizer = type(trainer.optimizer.optimizer).__name__
+print(json.dumps({"sizes": seen, "steps": trainer.state.global_step, "optimizer": optimizer}))
 """
 _LIGHTNING = """
 import json, torch
@@ -83,7 +84,8 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(Net())
-batch = next(iter(torch.utils.data.DataLoader(Rows(), batch_size=int(sys.argv[sys.argv.index("--batch-size") + 1]))))
+size = int(sys.argv[sys.argv.index("--batch-size") + 1])
+batch = next(iter(torch.utils.data.DataLoader(Rows(), batch_size=size)))
 model(**batch)["loss"].backward()
 torch.optim.SGD(model.parameters()).step()
 if dist.get_rank() == 0:
