@@ -33,7 +33,7 @@ def notebook_progress() -> Iterator[EventSink]:
 
 
 def _runs_in_ipython() -> bool:
-    """Whether this code runs in a shell of IPython, such as a notebook's."""
+    """Whether a shell of IPython runs this code, such as that of a notebook."""
     module = sys.modules.get("IPython")
     return module is not None and module.get_ipython() is not None
 
