@@ -6,12 +6,14 @@ changed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.events import EventSink, ignore
+from autofit.events import EventSink
 from autofit.hardware.gpus import find_gpu
+from autofit.notebooks.progress import notebook_progress
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.intervals.observations import PeakKind
@@ -39,7 +41,8 @@ def tune(
     Args:
         workload: a `Workload`, a `Script`, or a name such as `"gpt2"`, `"timm:resnet50"` or
             `"train.py:make_workload"`, as `Workload.load` takes it.
-        on_event: called with each event of `autofit.events` while the search runs.
+        on_event: called with each event of `autofit.events` while the search runs; without it, a notebook
+            shows a bar where tqdm is installed.
         options: options of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `mode`, `worst_case`, `parallel`, `search`, `max_batch`, `risk`, …, and the
             knobs, the fields of `autofit_workers.spec.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
@@ -60,7 +63,8 @@ def tune(
         )
     settings = resolve_settings({**options, **_named(workload)}, {}, None)
     reference = _referred(workload, settings)
-    return run(settings, reference, emit=on_event or ignore)
+    with notebook_progress() if on_event is None else contextlib.nullcontext(on_event) as emit:
+        return run(settings, reference, emit=emit)
 
 
 def estimate(workload: Workload | Script | str, *, batch_size: int | None = None, **options: Any) -> Estimate:

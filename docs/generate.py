@@ -66,6 +66,7 @@ _MORE = {
     "--torch": "how-it-works.md#another-pytorch-than-the-installed-one",
     "--view": "where-memory-goes.md",
     "--what-if": "knobs.md#what-would-make-it-fit",
+    "--write": "into-my-trainer.md",
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.explain.recorded import Recorded
 from autofit.explain.timing import Timing
+from autofit.notebooks.shown import ShownInNotebooks
 from autofit_workers.process.garbage import without_collections
 from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.spec.architecture import Architecture
@@ -39,7 +40,7 @@ class ProfileError(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(ShownInNotebooks):
     """Memory of a few steps at one batch size on one card: every allocation and free, with sizes and peaks.
 
     A saved profile is gzipped JSON with the fields below, `trace` as the document

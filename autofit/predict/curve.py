@@ -14,6 +14,7 @@ from autofit.explain.profile import Profile, phase_peaks
 from autofit.explain.timing import GenerationTime, Timing
 from autofit.hardware.card import Card
 from autofit.identity import versions
+from autofit.notebooks.shown import ShownInNotebooks
 from autofit.predict.confidence import Residuals
 from autofit.predict.convolutions.costs import ConvCosts
 from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
@@ -59,7 +60,7 @@ _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LI
 _MOST_STEPS = 512  # in the cache; some kB each, in addition to the caches of the step's curve
 
 
-class PredictedCurve:
+class PredictedCurve(ShownInNotebooks):
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
     `autofit.peak_curve` makes one. Once the step is traced, each batch size takes milliseconds, unless
@@ -83,7 +84,7 @@ class PredictedCurve:
         timer: predicts the times of the workload's steps; None for a new one.
 
     Attributes:
-        knobs, card: as given.
+        workload, knobs, card: as given.
         ranks: where ranks differ in their memory, the curve of one rank for each group of ranks that need
             equal memory; otherwise empty.
     """
@@ -110,7 +111,7 @@ class PredictedCurve:
         self._at_most = at_most
         self._plans = plans
         self._on_grid = on_grid
-        self._workload = workload
+        self.workload = workload
         self.knobs = knobs
         self.card = card
         self._curve = curve
@@ -183,7 +184,7 @@ class PredictedCurve:
         if self.ranks:
             return self._each(lambda rank: rank.on(card))
         return type(self)(
-            self._workload,
+            self.workload,
             self.knobs,
             card,
             self._curve,
@@ -355,7 +356,7 @@ class PredictedCurve:
             else peak.high_bytes
         )
         return Estimate(
-            workload=self._workload,
+            workload=self.workload,
             batch_size=batch_size // trace.batch_count.num_parts,
             batch_source=trace.batch_count.source,
             num_batches=trace.batch_count.num_batches,

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from autofit.explain.timing import GenerationTime, StepSeconds
+from autofit.notebooks.shown import ShownInNotebooks
 from autofit.predict.confidence import Calibration
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
@@ -197,7 +198,7 @@ class PhasePeaks(Sequence[PhasePeak]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(ShownInNotebooks):
     """Predicted memory of one configuration on the GPU. All sizes are in bytes.
 
     Attributes:

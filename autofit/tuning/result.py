@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from autofit.errors import UsageError
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import Budget
+from autofit.notebooks.shown import ShownInNotebooks
 from autofit.predict.convolutions.plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Unknown
 from autofit.questions.advice import Advice
@@ -21,18 +25,20 @@ from autofit.settings.words import in_words, setting_names, varied_knobs
 from autofit.tuning.compared import BatchKinds, CardAnswer, ParallelAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.schema import TUNE_SCHEMA
+from autofit.written.setting import Setting
+from autofit.written.writing import Wish, Written, format_named, write_setting
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.parallel_kinds import DDP
 from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import Device, TrialOutcome
 from autofit_workers.spec.pythons import Self
-from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.setup import TRAIN, Parallel
 
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
+class TuneResult(ShownInNotebooks):
     """Result of a search, with its evidence; `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
@@ -195,6 +201,43 @@ class TuneResult:
             return None
         rate = chosen.samples_per_second or chosen.predicted_samples_per_second
         return self.epoch_samples / rate if rate else None
+
+    @property
+    def setting(self) -> Setting | None:
+        """The chosen configuration, as it is written into other tools' files; None if nothing fits."""
+        chosen = self.chosen
+        if chosen is None:
+            return None
+        return Setting(
+            batch_size=chosen.batch_size,
+            knobs=chosen.knobs,
+            accumulation=chosen.grad_accumulation,
+            parallel=Parallel.named(self.parallel),
+            device_kind=self.device.kind,
+            torch_release=self.versions.get("torch_followed"),
+            trains=self.estimate is None or self.estimate.mode in (None, TRAIN),
+        )
+
+    def write(self, format: str, file: str | os.PathLike[str]) -> Written:  # noqa: A002 - as `--write` has it
+        """Writes the chosen configuration into the file of a trainer or a launcher, as `--write` does.
+
+        A file that exists keeps its other keys, their order and its comments.
+
+        Args:
+            format: name of the format, such as `transformers-json`; a wrong one is told all names.
+            file: path of the file.
+
+        Returns:
+            The file, how the tool is given it, and notes on what the tool has no key for.
+
+        Raises:
+            UsageError: there is no such format, nothing fits, or the file is broken or another tool's.
+        """
+        wish = Wish(format_named(format), Path(file))
+        if self.setting is None:
+            raise UsageError(f"nothing fits, so there is no setting to write to {file}")
+        (written,) = write_setting(self.setting, (wish,))
+        return written
 
     def to_dict(self) -> dict[str, Any]:
         """Result as a dictionary of JSON's types: the content of the document `autofit.tune/1`."""

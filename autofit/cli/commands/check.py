@@ -23,13 +23,14 @@ from autofit.cli.options.shared import (
     SCRIPT,
     WARM,
 )
+from autofit.cli.options.written import WRITE, files_to_write, setting_of, write_files
+from autofit.errors import ExitCode, UsageError
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
-    from autofit.errors import ExitCode
 
 
 @click.command(cls=LongCommand)
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
 @SAMPLES
 @WARM
 @QUIET
+@WRITE
 @JSON
 @click.pass_obj
-def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
+def check(
+    backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, write: tuple[str, ...], **given: Any
+) -> ExitCode:
     """Predict if one configuration fits.
 
     Prints one line, of several cards a table. Where it does not surely fit, changes are tried for up to 10 s,
@@ -62,11 +66,14 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     gpus = cards_named(options.get("gpu"))
     settings = resolve_one_configuration({**options, "gpu": gpus[0].key if gpus else None}, "a check")
     asked = {**options, "batch_size": batch_size}
+    if len(gpus) > 1 and write:
+        raise UsageError("--write is about one card: name one with --gpu")
     if len(gpus) > 1:
         question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=True)
         return answer_for_cards(
             backend, settings, question, "check", asked, quiet=quiet, as_json=as_json
         ).exit_code
+    files = files_to_write(write)
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 
@@ -79,4 +86,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
         from autofit.cli.text.sections import print_sections
 
         print_sections(check_sections(result, options, asked))
+    fits = result.verdict.exit_code is ExitCode.FOUND
+    setting = setting_of(settings, result) if fits else None
+    write_files(files, setting, settings, f"it does not surely fit at batch {batch_size}")
     return result.verdict.exit_code

@@ -26,6 +26,7 @@ from autofit.cli.options.shared import (
     SCRIPT,
     WARM,
 )
+from autofit.cli.options.written import WRITE, files_to_write, setting_of, write_files
 from autofit.errors import UsageError
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.options import Topic
@@ -67,6 +68,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
     help="Rank the changes that would save memory at this batch.",
 )
 @REPORT
+@WRITE
 @WARM
 @QUIET
 @JSON
@@ -79,6 +81,7 @@ def estimate(
     method: str,
     asks_what_if: bool,
     report: Path | None,
+    write: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **given: str | tuple[str, ...] | None,
@@ -96,7 +99,7 @@ def estimate(
         raise UsageError("Missing option '--batch-size'.")
     asked = {**given, "batch_size": batch_size}
     if len(gpus) > 1:
-        _require_one_card_for(method, report)
+        _require_one_card_for(method, report, write)
         question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=asks_what_if)
         answer_for_cards(backend, settings, question, "check", asked, quiet=quiet, as_json=as_json)
         return None
@@ -104,6 +107,7 @@ def estimate(
         from autofit.cli.commands.report_file import require_report
 
         require_report(report)
+    files = files_to_write(write)
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 
@@ -123,6 +127,7 @@ def estimate(
         print_document(_document(answer, summary, levers, settings.epoch_samples))
     else:
         _print(answer, summary, levers, settings, asked)
+    write_files(files, setting_of(settings, answer, answer.called_batch_size), settings, "")
     if report is not None:
         from autofit.cli.commands.report_file import write_report
 
@@ -133,9 +138,9 @@ def estimate(
     return None
 
 
-def _require_one_card_for(method: str, report: Path | None) -> None:
-    if method == _SUMMARY or report is not None:
-        raise UsageError("--method summary and --report are about one card: name one with --gpu")
+def _require_one_card_for(method: str, report: Path | None, write: tuple[str, ...]) -> None:
+    if method == _SUMMARY or report is not None or write:
+        raise UsageError("--method summary, --report and --write are about one card: name one with --gpu")
 
 
 def _document(

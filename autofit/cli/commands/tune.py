@@ -16,6 +16,7 @@ from autofit.cli.interruption import current, print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.search import CONFIG, PLACES, SEARCH
 from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT, WARM
+from autofit.cli.options.written import WRITE, files_to_write, write_files
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import TrialFinished, TuneStarted, fan_out
 from autofit.paths import write_atomically
@@ -54,6 +55,7 @@ _Answer = TypeVar("_Answer")
     help="Write the algorithm of each layer to this file, if mixed is the best.",
 )
 @REPORT
+@WRITE
 @option(
     Topic.OUTPUT, "--job", hidden=True, help="The job whose record takes the answer; drivers are given it."
 )
@@ -67,6 +69,7 @@ def tune(
     as_json: bool,
     conv_plan: Path | None,
     report: Path | None,
+    write: tuple[str, ...],
     job: str | None,
     **given: str | tuple[str, ...] | bool | None,
 ) -> ExitCode:
@@ -81,14 +84,15 @@ def tune(
     interrupted.
     """
     if len(cards := chosen_cards(given, os.environ, config)) > 1:
-        if report is not None or conv_plan is not None:
-            raise UsageError("--report and --conv-plan are about one card: name one with --gpu")
+        if report is not None or conv_plan is not None or write:
+            raise UsageError("--report, --write and --conv-plan are about one card: name one with --gpu")
         on_cards = [resolve_settings({**given, "gpu": card}, os.environ, config) for card in cards]
         return _tune_each(backend, on_cards, quiet=quiet, as_json=as_json)
     if report is not None:
         from autofit.cli.commands.report_file import require_report
 
         require_report(report)
+    files = files_to_write(write)
     with contextlib.ExitStack() as stack:
         driver = None if job is None else stack.enter_context(_driving(job, given))
         settings = resolve_settings(given, os.environ, config)
@@ -120,6 +124,7 @@ def tune(
                 asked={**given, "config": config, "fresh": None},
             )
         )
+    write_files(files, result.setting, settings, "nothing fits")
     failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
     return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
 

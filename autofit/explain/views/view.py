@@ -14,6 +14,8 @@ from autofit.explain.sizes import Sized, Sizes
 from autofit.explain.timing import Timing
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection
+from autofit.notebooks.shown import ShownInNotebooks
+from autofit_workers.spec.pythons import Self
 
 VIEW_SCHEMA = "autofit.profile-view/1"
 TIMED_KINDS = ("ops", "scopes", "code")  # kinds of views whose rows have times
@@ -22,7 +24,7 @@ _Row = TypeVar("_Row", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View(Generic[_Row]):
+class View(ShownInNotebooks, Generic[_Row]):
     """View of one step of a profile: its rows and their total.
 
     Attributes:
@@ -38,6 +40,10 @@ class View(Generic[_Row]):
     total: Sizes
     rows: tuple[_Row, ...]
     num_passing: int
+
+    def top(self, num_rows: int) -> Self:
+        """View with its first rows alone; the others count as hidden."""
+        return dataclasses.replace(self, rows=self.rows[:num_rows])
 
     def to_dict(self) -> dict[str, Any]:
         """View as a dict that JSON can hold, the content of its JSON document."""

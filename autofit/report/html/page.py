@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autofit.answers.figures import (
     Curves,
@@ -23,7 +23,14 @@ from autofit.report.html import figures
 from autofit.report.html.icicle import memory_by_module, time_by_module
 from autofit.report.html.plotly_js import plotly_js
 from autofit.report.html.roofline import roofline
+from autofit.report.html.still import still_figure
 from autofit_workers.spec import shown as others
+
+if TYPE_CHECKING:
+    import jinja2
+    import markupsafe
+
+_PLACE = '<div class="figure" id="figure-{}" role="img" aria-label="{}"></div>'
 
 # Function that draws a figure, by the class of the figure's data.
 _DRAWN: dict[type, Callable[[Any], figures.Figure]] = {
@@ -73,25 +80,64 @@ class Page:
 
 def render(page: Page) -> str:
     """Text of the HTML page of a report, which loads nothing: plotly.js, styles and scripts are in it."""
+    return _template("page.html.j2").render(
+        page=page,
+        id=lambda name: _markup(' id="{}"', name),
+        figure=lambda section: _markup(_PLACE, section.name, section.title),
+        # A `<` in the data could end the script element.
+        figures=others.redacted(json.dumps(drawn(page), separators=(",", ":"))).replace("<", "\\u003c"),
+        plotly=plotly_js(),
+        style=_text("style.css"),
+        drawing=_text("drawing.js"),
+        script=_text("page.js"),
+    )
+
+
+def render_small(page: Page) -> str:
+    """HTML of an answer for a notebook's cell: sections and still figures, without scripts.
+
+    Figures that have no still picture are left out.
+    """
+    found = json.loads(others.redacted(json.dumps(drawn(page))))
+    pictures = {name: still_figure(figure, name) or "" for name, figure in found.items()}
+    return _template("small.html.j2").render(
+        page=page,
+        id=lambda _name: "",  # names would be there once for each cell
+        figure=lambda section: _still(pictures[section.name]),
+        style=_text("small.css"),
+    )
+
+
+def _still(picture: str) -> markupsafe.Markup:
+    """Markup of a picture, whose texts are escaped already."""
+    import markupsafe
+
+    return markupsafe.Markup(picture)  # noqa: S704 - made by `still_figure`
+
+
+def _template(name: str) -> jinja2.Template:
+    """Template of a page, which escapes what it is given."""
     # Imported here, as it takes a part of a second and few commands write a page.
     import jinja2
 
-    parts = resources.files(__package__)
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: others.shown(value) if type(value) is str else value,
+        loader=jinja2.FunctionLoader(_text),
     )
-    template = environment.from_string(parts.joinpath("page.html.j2").read_text(encoding="utf-8"))
-    return template.render(
-        page=page,
-        # A `<` in the data could end the script element.
-        figures=others.redacted(json.dumps(drawn(page), separators=(",", ":"))).replace("<", "\\u003c"),
-        plotly=plotly_js(),
-        style=parts.joinpath("style.css").read_text(encoding="utf-8"),
-        drawing=parts.joinpath("drawing.js").read_text(encoding="utf-8"),
-        script=parts.joinpath("page.js").read_text(encoding="utf-8"),
-    )
+    return environment.get_template(name)
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _markup(form: str, *values: str) -> markupsafe.Markup:
+    """Markup with values that are escaped, without secrets."""
+    import markupsafe
+
+    return markupsafe.Markup(form).format(*map(others.shown, values))  # noqa: S704 - what is formatted into it is escaped
 
 
 def drawn(page: Page) -> dict[str, figures.Figure]:

@@ -30,7 +30,18 @@ def test_every_setting_is_an_option_of_the_same_name():
     options = [param for param in tune.params if isinstance(param, click.Option)]
     names = {option.lstrip("-") for param in options for option in param.opts}
     aliases = {alias for option in OPTIONS.values() for alias in option.aliases}
-    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job", "help-all", "warm"} == {
+    assert names - {
+        "config",
+        "conv-plan",
+        "report",
+        "write",
+        "json",
+        "quiet",
+        "q",
+        "job",
+        "help-all",
+        "warm",
+    } == {
         *OPTIONS,
         *aliases,
     }
