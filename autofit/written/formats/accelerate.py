@@ -13,6 +13,7 @@ from autofit.written.formats.format import Format
 from autofit.written.formats.hugging_face import starts_as_ranks
 from autofit.written.setting import Setting
 from autofit.written.told import PARALLEL, Told
+from autofit_workers.spec.knobs.compile import mode_of
 from autofit_workers.spec.parallel_kinds import CP, FSDP, REPLICATE, TP
 
 _TOOL = "Accelerate's configuration"
@@ -39,7 +40,10 @@ def _tell(setting: Setting, found: Mapping[str, Any]) -> Told:
         told.said.add("precision")
     told.values["mixed_precision"] = "bf16" if in_engine else _PRECISIONS.get(knobs.precision, "no")
     if knobs.compile or "dynamo_config" in found:
-        told.values["dynamo_config"] = {"dynamo_backend": "INDUCTOR" if knobs.compile else "NO"}
+        mode = mode_of(knobs.compile) or "default"
+        told.values["dynamo_config"] = (
+            {"dynamo_backend": "INDUCTOR", "dynamo_mode": mode} if knobs.compile else {"dynamo_backend": "NO"}
+        )
     told.said.add("compile")
     if setting.num_ranks > 1 and not setting.on_gpu:
         told.notes.append("on the CPU accelerate starts several ranks by mpirun alone: torchrun needs none")

@@ -6,6 +6,7 @@ from typing import Any
 
 from autofit.written.setting import Setting
 from autofit.written.told import PARALLEL, Told
+from autofit_workers.spec.knobs.compile import mode_of
 from autofit_workers.spec.knobs.deepspeed_config import deepspeed_config
 from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.parallel_kinds import DDP, FSDP, SCRIPT
@@ -92,8 +93,10 @@ def tell_batches(told: Told, setting: Setting, key: str) -> None:
 
 
 def tell_compile(told: Told, setting: Setting) -> None:
-    """Says whether the model is compiled."""
-    told.say("compile", torch_compile=setting.knobs.compile)
+    """Says whether the model is compiled, and in which mode."""
+    told.say("compile", torch_compile=bool(setting.knobs.compile))
+    if (mode := mode_of(setting.knobs.compile)) is not None:
+        told.values["torch_compile_mode"] = mode
 
 
 def engine_config(setting: Setting) -> dict[str, Any] | None:

@@ -15,14 +15,17 @@ from autofit.written.formats.format import Format
 from autofit.written.formats.lightning import trainer_options
 from autofit.written.setting import Setting
 from autofit.written.told import Told
+from autofit_workers.spec.knobs.compile import mode_of
 from autofit_workers.spec.knobs.optimizer import NAMED
 
 
 def _tell(setting: Setting, found: Mapping[str, Any]) -> Told:
     told, knobs = Told(), setting.knobs
     options = {f"trainer.{key}": _value(value) for key, value in trainer_options(told, setting).items()}
-    told.say("batch_size", "compile", **{"data.batch_size": setting.loaded})
-    told.values |= {**options, "model.compile": _value(knobs.compile)}
+    told.say("batch_size", **{"data.batch_size": setting.loaded})
+    told.values |= {**options, "model.compile": _value(bool(knobs.compile))}
+    if mode_of(knobs.compile) is None:  # the template has no key for a mode
+        told.said.add("compile")
     if knobs.optimizer is not None and not NAMED[knobs.optimizer].tells_hidden_weights:
         named = NAMED[knobs.optimizer]
         told.say("optimizer", **{"model.optimizer._target_": named.path})

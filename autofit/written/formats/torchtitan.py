@@ -15,6 +15,7 @@ from autofit.written.formats.format import Format
 from autofit.written.formats.hugging_face import say_of_ranks
 from autofit.written.setting import Setting
 from autofit.written.told import BATCH_SIZE, PARALLEL, REMOVED, Told
+from autofit_workers.spec.knobs.compile import mode_of
 from autofit_workers.spec.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP
 
 _TYPES = {
@@ -51,7 +52,8 @@ def _tell(setting: Setting, _found: Mapping[str, Any]) -> Told:
         "compile.enable": None if knobs.compile else REMOVED,
         "compile.no_enable": REMOVED if knobs.compile else None,
     }
-    told.said.add("compile")
+    if mode_of(knobs.compile) is None:  # torchtitan has no key for a mode
+        told.said.add("compile")
     told.values |= {f"--{key}": value for key, value in options.items()}
     _tell_checkpointing(told, setting)
     say_of_ranks(told, setting, "torchrun")
