@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autofit.errors import UsageError
+from autofit.errors import UsageError, WorkloadFailedError
 from autofit.integrations.finding import FoundBatch, UnreadableTrainerError, find_batch, reading_trainer
 from autofit.integrations.frameworks import framework
 from autofit.questions.observed_run import RunPeaks
@@ -136,7 +136,7 @@ def fit(
         >>> fit(args, model, train_dataset, data_collator=collator)
         >>> Trainer(model=model, args=args, train_dataset=train_dataset, data_collator=collator).train()
 
-    If the data can only be read in order, or cannot be sent to another process, nothing is set; a warning and
+    If the data can only be read in order, or a step cannot be predicted, nothing is set; a warning and
     `notes` say why, and how transformers can search while it trains.
 
     Args:
@@ -154,7 +154,6 @@ def fit(
 
     Raises:
         UsageError: the model is compiled or sharded already, an option is wrong, or no batch fits.
-        WorkloadFailedError: the model fails with these batches.
     """
     from autofit_workers.workload.live.models import require_whole
     from autofit_workers.workload.live.steps import from_rank_0
@@ -165,19 +164,18 @@ def fit(
     per_rank = args.per_device_train_batch_size * args.gradient_accumulation_steps
 
     def found_here() -> tuple[FoundBatch | None, tuple[str, ...]]:
+        ranks = {"parallel": f"ddp:{args.world_size}"} if args.world_size > 1 else {}
+        said = {**_knobs(args), **ranks, "global_batch": per_rank * args.world_size, **options}
         try:
             collate = _collator(args, model, data_collator, processing_class)
             workload, notes = _workload(args, model, train_dataset, collate, loss)
-        except UnreadableTrainerError as error:
+            found = find_batch(workload, **said)
+        except (UnreadableTrainerError, WorkloadFailedError) as error:
             return None, (
                 f"the batch size stays {args.per_device_train_batch_size}, as nothing could be predicted: "
                 f"{error.message}. TrainingArguments(auto_find_batch_size=True) lets transformers try "
                 "smaller sizes while it trains, without keeping the samples of a step",
             )
-        ranks = {"parallel": f"ddp:{args.world_size}"} if args.world_size > 1 else {}
-        found = find_batch(
-            workload, **{**_knobs(args), **ranks, "global_batch": per_rank * args.world_size, **options}
-        )
         return found, (*notes, *found.notes)
 
     found, notes = from_rank_0(found_here)
@@ -221,14 +219,13 @@ def _workload(
 
     prepare = Checkpointed(args.gradient_checkpointing_kwargs) if args.gradient_checkpointing else None
     make, arguments = _transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     with reading_trainer():
         batches = LikeBatches(dataset, collate)
         workload = Workload(
             build_model=EmptyModel(model, prepare=prepare),
             make_batch=batches,
             loss=loss or loss_of_transformers,
-            optimizer=LikeOptimizer(make, ((tuple(names), {}),), arguments),
+            optimizer=LikeOptimizer(make, (((), {}),), arguments),
             name=type(model).__name__,
         )
     return workload, (f"the largest of {batches.num_seen} of {len(dataset)} samples was taken for all",)

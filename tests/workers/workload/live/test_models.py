@@ -60,7 +60,7 @@ def test_an_optimizer_like_another_has_its_groups_and_none_of_its_states():
     model = nn.Linear(3, 2)
     own = [{"params": [model.weight], "weight_decay": 0.3}, {"params": [model.bias]}]
     optimizer = torch.optim.AdamW(own, lr=0.02, foreach=False)
-    made = LikeOptimizer.of(optimizer, model)(EmptyModel(model)())
+    made = LikeOptimizer.alike(optimizer, model)(EmptyModel(model)())
     assert type(made) is torch.optim.AdamW
     assert [(group["weight_decay"], group["lr"], group["foreach"]) for group in made.param_groups] == [
         (0.3, 0.02, False),
@@ -68,3 +68,11 @@ def test_an_optimizer_like_another_has_its_groups_and_none_of_its_states():
     ]
     assert [tuple(group["params"][0].shape) for group in made.param_groups] == [(2, 3), (2,)]
     assert not made.state
+
+
+def test_an_optimizer_of_replaced_parameters_trains_all_of_the_model():
+    model = nn.Linear(3, 2)
+    flat = torch.optim.SGD([nn.Parameter(torch.zeros(8))], lr=0.1, momentum=0.9)
+    made = LikeOptimizer.alike(flat, model)(model)
+    assert [len(group["params"]) for group in made.param_groups] == [2]
+    assert made.defaults["momentum"] == 0.9

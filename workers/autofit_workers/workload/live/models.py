@@ -46,7 +46,7 @@ class EmptyModel:
         model: the live model, which is only read.
         left_out: classes of objects that the model refers to and that do not belong to it, such as its
             trainer: None takes their place.
-        prepare: called with the model that was built, such as to switch on checkpointing.
+        prepare: called with the model that was built; returns the model to train.
 
     Raises:
         UnsupportedError: the model is compiled or sharded, or something in it cannot be pickled.
@@ -57,7 +57,7 @@ class EmptyModel:
         model: nn.Module,
         *,
         left_out: tuple[type, ...] = (),
-        prepare: Callable[[nn.Module], object] | None = None,
+        prepare: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
         require_whole(model)
         self._prepare = prepare
@@ -65,9 +65,7 @@ class EmptyModel:
 
     def __call__(self) -> nn.Module:
         model: nn.Module = unpickled(self._pickled)
-        if self._prepare is not None:
-            self._prepare(model)
-        return model
+        return model if self._prepare is None else self._prepare(model)
 
 
 def unpickled(pickled: bytes) -> Any:

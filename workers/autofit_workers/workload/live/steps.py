@@ -28,9 +28,36 @@ class Checkpointed:
 
     arguments: Mapping[str, Any] | None
 
-    def __call__(self, model: nn.Module) -> None:
+    def __call__(self, model: nn.Module) -> nn.Module:
         enable: Callable[..., object] = model.gradient_checkpointing_enable  # type: ignore[assignment]
         enable(gradient_checkpointing_kwargs=self.arguments)
+        return model
+
+
+class TrainingStep(nn.Module):
+    """Module whose forward pass is the `training_step` of a LightningModule, so that DDP may wrap it.
+
+    Args:
+        module: the LightningModule.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        step: Callable[..., Any] = self.module.training_step  # type: ignore[assignment]
+        output = step(batch, 0)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, torch.Tensor):
+            raise InvalidLossError("training_step returned no loss, which a step needs")
+        return loss
+
+
+def loss_of_training_step(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Loss of a `TrainingStep`, or of what is wrapped around one."""
+    loss: torch.Tensor = model(batch)
+    return loss
 
 
 @dataclass(frozen=True)
@@ -39,7 +66,8 @@ class LikeOptimizer:
 
     Attributes:
         make: class of the optimizer.
-        groups: names of the parameters of each group, with the group's own arguments.
+        groups: names of the parameters of each group, with the group's own arguments; no names stand for all
+            parameters that are trained.
         arguments: arguments that all groups share.
     """
 
@@ -48,41 +76,29 @@ class LikeOptimizer:
     arguments: Mapping[str, Any]
 
     def __call__(self, model: Any) -> torch.optim.Optimizer:
-        parameters = dict(model.named_parameters())
+        own_model = model.module if isinstance(model, TrainingStep) else model
+        parameters = {name: each for name, each in own_model.named_parameters() if each.requires_grad}
         groups = [
-            {**own, "params": [parameters[name] for name in names]} for names, own in self.groups if names
+            {**own, "params": [parameters[name] for name in names or parameters if name in parameters]}
+            for names, own in self.groups
         ]
         return self.make(groups, **self.arguments)
 
     @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer, model: nn.Module) -> LikeOptimizer:
-        """Function that makes an optimizer like a live one of a model's parameters, with none of its states.
+    def alike(cls, optimizer: torch.optim.Optimizer, model: nn.Module) -> LikeOptimizer:
+        """Function that makes an optimizer like a live one, with none of its states.
 
-        Raises:
-            KeyError: the optimizer has other parameters than the model.
+        If a strategy has replaced the model's parameters, all that are trained form one group.
         """
         names = {parameter: name for name, parameter in model.named_parameters()}
-        groups = tuple(
-            (
-                tuple(names[parameter] for parameter in group["params"]),
-                {key: value for key, value in group.items() if key in optimizer.defaults},
-            )
-            for group in optimizer.param_groups
-        )
-        return cls(type(optimizer), groups, {})
-
-
-@dataclass(frozen=True)
-class LightningLoss:
-    """Function that computes the loss of a LightningModule's `training_step`."""
-
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        step: Callable[..., Any] = model.training_step  # type: ignore[assignment]
-        output = step(batch, 0)
-        loss = output.get("loss") if isinstance(output, Mapping) else output
-        if not isinstance(loss, torch.Tensor):
-            raise InvalidLossError("training_step returned no loss, which a step needs")
-        return loss
+        groups = []
+        for group in optimizer.param_groups:
+            own = {key: value for key, value in group.items() if key in optimizer.defaults}
+            known = tuple(names[parameter] for parameter in group["params"] if parameter in names)
+            if len(known) < len(group["params"]):
+                return cls(type(optimizer), (((), own),), own)
+            groups.append((known, own))
+        return cls(type(optimizer), tuple(groups), {})
 
 
 def from_rank_0(make: Callable[[], Any]) -> Any:
