@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from autofit.integrations.finding import FoundBatch, UnreadableTrainerError, fin
 from autofit.integrations.frameworks import framework
 from autofit.questions.observed_run import RunPeaks
 from autofit.training.observed import RunObserver
+from autofit_workers.spec.protocol import Evidence
 from autofit_workers.workload.workload import Workload
 
 _transformers = framework("transformers", install="transformers")
@@ -164,12 +166,11 @@ def fit(
     per_rank = args.per_device_train_batch_size * args.gradient_accumulation_steps
 
     def found_here() -> tuple[FoundBatch | None, tuple[str, ...]]:
-        ranks = {"parallel": f"ddp:{args.world_size}"} if args.world_size > 1 else {}
-        said = {**_knobs(args), **ranks, "global_batch": per_rank * args.world_size, **options}
+        said = {**_knobs(args), **_samples(per_rank, args.world_size), **options}
         try:
             collate = _collator(args, model, data_collator, processing_class)
             workload, notes = _workload(args, model, train_dataset, collate, loss)
-            found = find_batch(workload, **said)
+            found = dividing(find_batch(workload, **said), per_rank)
         except (UnreadableTrainerError, WorkloadFailedError) as error:
             return None, (
                 f"the batch size stays {args.per_device_train_batch_size}, as nothing could be predicted: "
@@ -192,6 +193,31 @@ def fit(
         per_device_eval_batch_size=args.per_device_eval_batch_size,
         found=found,
         notes=notes,
+    )
+
+
+def _samples(per_rank: int, num_ranks: int) -> dict[str, Any]:
+    """Options of `tune` for the samples that each rank takes for an optimizer step."""
+    if num_ranks > 1:  # a global batch is one of a single process
+        return {"parallel": f"ddp:{num_ranks}", "max_batch": per_rank}
+    return {"global_batch": per_rank}
+
+
+def dividing(found: FoundBatch, num_samples: int) -> FoundBatch:
+    """Found batch, made smaller where the samples of a step cannot be divided into such batches."""
+    size = max(each for each in range(1, found.batch_size + 1) if num_samples % each == 0)
+    if size == found.batch_size:
+        return dataclasses.replace(found, grad_accumulation=num_samples // size)
+    note = (
+        f"batch {found.batch_size} fits; {size} is the largest below it that divides the {num_samples} "
+        "samples of a step"
+    )
+    return dataclasses.replace(
+        found,
+        batch_size=size,
+        grad_accumulation=num_samples // size,
+        evidence=Evidence.PREDICTED,
+        notes=(note, *found.notes),
     )
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from autofit.errors import UsageError
+from autofit.integrations.finding import FoundBatch
 from autofit.questions.observed_run import observed_run_in
 from autofit_workers.spec.protocol import Evidence
 from tests.autofit.integrations.training import Texts, Trainer, arguments, padded, small_gpt2
 
-from autofit.integrations.transformers import AutofitCallback, fit  # isort: skip - see tests' training.py
+from autofit.integrations.transformers import AutofitCallback, dividing, fit  # isort: skip - see tests' training.py
 
 
 def trained(args: Any, model: Any, *callbacks: AutofitCallback, **more: Any) -> Any:
@@ -93,6 +94,37 @@ def test_for_a_card_that_is_not_here_the_size_is_predicted(tmp_path: Path, state
     assert fitted.found.num_trials == 0
     assert fitted.found.peak_bytes is not None
     assert (args.per_device_train_batch_size, args.per_device_eval_batch_size) == (16, 2)
+
+
+@pytest.mark.process
+def test_where_a_step_does_not_fit_at_once_its_samples_are_accumulated(
+    tmp_path: Path, state_dir: Path
+) -> None:
+    args = arguments(
+        tmp_path,
+        per_device_train_batch_size=2048,
+        gradient_accumulation_steps=2,
+        per_device_eval_batch_size=8192,
+    )
+    fitted = fit(args, small_gpt2(n_embd=256), Texts(), data_collator=padded, gpu_mem="1G")
+    size, times = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    assert size * times == 4096
+    assert times > 1
+    assert args.per_device_eval_batch_size == size
+    assert fitted.found is not None
+    assert fitted.found.grad_accumulation == times
+
+
+def test_a_size_that_does_not_divide_a_step_gives_way_to_one_that_does() -> None:
+    found = FoundBatch(
+        batch_size=10, grad_accumulation=1, evidence=Evidence.MEASURED, peak_bytes=None, num_trials=2
+    )
+    smaller = dividing(found, 48)
+    assert (smaller.batch_size, smaller.grad_accumulation) == (8, 6)
+    assert smaller.evidence is Evidence.PREDICTED  # it was not tried itself
+    assert "batch 10 fits; 8 is the largest below it that divides the 48 samples" in smaller.notes[0]
+    assert dividing(found, 50).evidence is Evidence.MEASURED
+    assert dividing(found, 50).grad_accumulation == 5
 
 
 class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):

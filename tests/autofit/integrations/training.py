@@ -36,10 +36,12 @@ def padded(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens.masked_fill(tokens == 0, -100)}
 
 
-def small_gpt2(dropout: float = 0.0) -> GPT2LMHeadModel:
+def small_gpt2(dropout: float = 0.0, n_embd: int = 32) -> GPT2LMHeadModel:
     torch.manual_seed(5)
     rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
-    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50, n_positions=32, **rates))
+    return GPT2LMHeadModel(
+        GPT2Config(n_embd=n_embd, n_layer=2, n_head=2, vocab_size=50, n_positions=32, **rates)
+    )
 
 
 def arguments(folder: Path, **changes: Any) -> TrainingArguments:
