@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from autofit.questions.check import CheckResult
     from autofit.questions.kv import KvCache
     from autofit.questions.observe import ObservedPeak
+    from autofit.questions.observed_run import ObservedRun
     from autofit.settings.lengths import BatchLengths, worst_case_lengths
     from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights, set_loss
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
+    from autofit.training.observed import RunObserver, observed
     from autofit.training.probe_step import StepPeak, probe_step
     from autofit.tuning.found import Best, FrontierEntry
     from autofit.tuning.result import TuneResult
@@ -53,8 +55,10 @@ __all__ = [
     "Knobs",
     "KvCache",
     "ObservedPeak",
+    "ObservedRun",
     "PredictedCurve",
     "PredictedSurface",
+    "RunObserver",
     "Script",
     "StepPeak",
     "TuneResult",
@@ -69,6 +73,7 @@ __all__ = [
     "hidden_weights",
     "kv",
     "observe",
+    "observed",
     "peak_curve",
     "peak_surface",
     "probe_step",
@@ -91,8 +96,10 @@ _PLACES = {
     "Knobs": "autofit_workers.spec.knobs",
     "KvCache": "autofit.questions.kv",
     "ObservedPeak": "autofit.questions.observe",
+    "ObservedRun": "autofit.questions.observed_run",
     "PredictedCurve": "autofit.predict.curve",
     "PredictedSurface": "autofit.predict.sizes.surface",
+    "RunObserver": "autofit.training.observed",
     "Script": "autofit_workers.spec.workloads.scripts",
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
@@ -106,6 +113,7 @@ _PLACES = {
     "hidden_weights": "autofit.training.apply",
     "kv": "autofit.api",
     "observe": "autofit.api",
+    "observed": "autofit.training.observed",
     "peak_curve": "autofit.api",
     "peak_surface": "autofit.api",
     "probe_step": "autofit.training.probe_step",

@@ -22,6 +22,7 @@ from autofit.predict.estimate import ESTIMATE_SCHEMA, Estimate
 from autofit.questions.advice import Advice
 from autofit.questions.cards import CARDS_SCHEMA, CardsAnswer
 from autofit.questions.check import CHECK_SCHEMA, CheckResult
+from autofit.questions.observed_run import RUN_SCHEMA, ObservedRun
 from autofit.questions.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
 from autofit.tuning.result import TUNE_SCHEMA, TuneResult
 
@@ -68,6 +69,7 @@ DOCUMENTS = {
     CARDS_SCHEMA: Document(main=CardsAnswer),
     PLAN_SCHEMA: Document(main=ConvPlan),
     SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
+    RUN_SCHEMA: Document(main=ObservedRun),
 }
 # Properties that documents have of classes within them.
 _PROPERTIES: dict[type, tuple[str, ...]] = {Budget: ("usable_bytes",)}

@@ -9,6 +9,7 @@ from typing import Any
 from autofit.written.setting import Setting
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.knobs.compile import script_line
 from autofit_workers.spec.knobs.optimizer import NAMED
 
 # Parts of a setting besides its knobs, of which a format says that its file has them.
@@ -76,6 +77,8 @@ def _lines(name: str, setting: Setting) -> tuple[str, ...]:
     value = getattr(setting.knobs, name)
     if (line := _LINES.get(name)) is not None:
         return (line.format(value),)
+    if name == "compile":
+        return (script_line(value),)
     if name == "optimizer":
         return (NAMED[value].path,)
     if name == "conv_algo":
@@ -90,7 +93,6 @@ def _lines(name: str, setting: Setting) -> tuple[str, ...]:
 # Lines for knobs whose own descriptions have none, as they take part in more than a line of a script.
 _LINES = {
     "checkpointing": 'autofit.checkpoint_blocks(model, "{}")',
-    "compile": "model = torch.compile(model)",
     "memory_format": "model = model.to(memory_format=torch.{})",
     "clip_grad_norm": "torch.nn.utils.clip_grad_norm_(model.parameters(), {})",
 }

@@ -10,9 +10,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.devices import GPU_KIND
-from autofit_workers.spec.knobs import KNOBS, Knobs, allocator
+from autofit_workers.spec.knobs import KNOBS, Knobs, allocator, compile  # noqa: A004 - PyTorch's own word
 from autofit_workers.spec.knobs.base import QUANTIZATIONS
-from autofit_workers.spec.knobs.compile import mode_of
 from autofit_workers.spec.knobs.deepspeed_config import deepspeed_config
 from autofit_workers.spec.knobs.optimizer import NAMED, NamedOptimizer
 from autofit_workers.spec.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, FirstFsdp, Zero
@@ -90,7 +89,9 @@ def script_lines(
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
     if knobs.adapter is not None or knobs.base is not None:
         yield _adapt_line(knobs)
-    compiling = (f"{_compile_call(knobs)}  # once it is on its device",) if knobs.compile else ()
+    compiling = (
+        (f"{compile.script_line(knobs.compile)}  # once it is on its device",) if knobs.compile else ()
+    )
     in_order = (compiling, _lines_of_ranks(parallel, knobs, device_kind))
     for lines in reversed(in_order) if parallel.shards else in_order:  # the order in which trials apply them
         yield from lines
@@ -112,11 +113,6 @@ def script_lines(
     ):
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
-
-
-def _compile_call(knobs: Knobs) -> str:
-    mode = mode_of(knobs.compile)
-    return "model = torch.compile(model" + (")" if mode is None else f', mode="{mode}")')
 
 
 def _sampler(parallel: Parallel) -> str:

@@ -25,6 +25,7 @@ from autofit.errors import UsageError
 from autofit.predict.intervals import observations
 from autofit.predict.intervals.observations import PeakKind
 from autofit.questions.observe import RealPeak, measured_in, read_peak
+from autofit.questions.observed_run import observed_run_in
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from autofit.cli.backend import Backend
     from autofit.predict.intervals.observations import Observation
     from autofit.questions.observe import MeasuredPeak, ObservedPeak
+    from autofit.questions.observed_run import ObservedRun
     from autofit.settings.tune_settings import TuneSettings
 
 OBSERVATIONS_SCHEMA = "autofit.observations/1"
@@ -94,9 +96,10 @@ def observe(
     """Say what a real run needed.
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
-    setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m autofit_workers.trials.record`; with --peak and --kind, or --snapshot, the argument is the
-    model. A snapshot alone says what needs no prediction: peak, leaks, unused memory, what would save.
+    setting and card are sharper from then on. FILE is the JSON of a measured `tune`, rows of
+    `python -m autofit_workers.trials.record`, or what `autofit.observed` wrote of a training loop; with
+    --peak and --kind, or --snapshot, the argument is the model. A snapshot alone says what needs no
+    prediction: peak, leaks, unused memory, what would save.
     """
     says_peak = peak is not None or snapshot is not None
     file, given["model"] = _file_or_model(named, given["model"], is_peak=says_peak)
@@ -111,11 +114,12 @@ def observe(
         _show_snapshot(backend, snapshot, batch_size, given, quiet=quiet, as_json=as_json)
         return
     if file is not None:
-        if peak is not None or kind is not None or batch_size is not None:
+        run = observed_run_in(file)
+        if peak is not None or kind is not None or (batch_size is not None and run is None):
             raise UsageError(
                 "FILE says peak, kind and batch itself: leave out --peak, --kind and --batch-size"
             )
-        asked = _of_file(file, given)
+        asked = _of_file(file, given) if run is None else [_of_run(run, given, batch_size)]
     elif peak is None or kind is None:
         raise UsageError(
             "give --peak SIZE with --kind allocated, reserved or device, or the FILE of a measured answer"
@@ -220,6 +224,39 @@ def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, Real
         )
         for each in found
     ]
+
+
+def _of_run(run: ObservedRun, given: dict[str, Any], batch_size: int | None) -> tuple[TuneSettings, RealPeak]:
+    """Settings and peak of a run that `autofit.observed` noted; options say what its file leaves open.
+
+    Raises:
+        UsageError: file and options together say too little, or an option says what the file says.
+    """
+    named = given.get("model") or given.get("script")
+    if named is None and run.workload is None:
+        raise UsageError("FILE does not say which workload it is of: name it with --model or --script")
+    if batch_size is not None and run.batch_size not in (None, batch_size):
+        raise UsageError(f"FILE is of batch {run.batch_size}: leave out --batch-size {batch_size}")
+    asked = {**given, **({} if named else {"model": run.workload})}
+    settings = resolve_one_configuration(asked, "an observation")
+    if settings.gpu is not None:
+        raise UsageError("FILE says the card itself: leave --gpu out")
+    if run.knobs:
+        if settings.knobs != Knobs() or settings.conv_algos is not None:
+            raise UsageError("FILE says the knobs itself: leave them out")
+        settings = resolve_one_configuration({**asked, **run.knobs}, "an observation")
+    batch_size = batch_size or run.batch_size
+    if settings.script is None and batch_size is None:
+        raise UsageError("FILE does not say the batch size: give it with --batch-size")
+    kind, num_bytes = run.peak
+    settings = dataclasses.replace(
+        settings,
+        gpu=run.gpu,
+        setup=settings.setup
+        if settings.script is not None
+        else dataclasses.replace(settings.setup, mode=run.mode),
+    )
+    return settings, RealPeak(kind=kind, num_bytes=num_bytes, batch_size=batch_size)
 
 
 def _settings(measured: MeasuredPeak, given: dict[str, Any]) -> TuneSettings:

@@ -12,6 +12,7 @@ from autofit.predict.intervals.observations import PeakKind
 from autofit.questions.observe import ObservedPeak, RealPeak
 from tests.autofit.predict.test_observations import SEEN
 from tests.autofit.questions.test_observe import row
+from tests.autofit.questions.test_observed_run import a_run
 
 GIB = 1024**3
 OBSERVE = ("observe", "--model", "davenet", "--batch-size", "8", "--kind", "reserved", "--peak", "1.5G")
@@ -98,3 +99,43 @@ def test_what_is_wrong_with_a_call_is_one_sentence(autofit, observing, tmp_path,
     assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
     assert says in finished.err
     assert observing.seen == []
+
+
+def test_of_an_observed_run_options_say_what_its_file_leaves_open(autofit, observing, tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(a_run().to_json())
+    said = ("--model", "davenet", "--batch-size", "8", "--precision", "bf16")
+    assert autofit("observe", str(file), *said, observe=observing).code == 0
+    file.write_text(a_run(workload="vgg16", batch_size=16, knobs={"precision": "tf32"}).to_json())
+    assert autofit("observe", str(file), observe=observing).code == 0
+    assert [
+        (workload.target, settings.gpu.key, settings.knobs.precision, peak.batch_size, peak.num_bytes)
+        for settings, workload, peak in observing.seen
+    ] == [
+        ("davenet", "rtx-3090", "bf16", 8, 3 * GIB),
+        ("vgg16", "rtx-3090", "tf32", 16, 3 * GIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "says"),
+    [
+        ({}, (), "does not say which workload it is of"),
+        ({"workload": "davenet"}, (), "does not say the batch size"),
+        ({"batch_size": 4}, ("--model", "davenet", "--batch-size", "8"), "FILE is of batch 4"),
+        ({"batch_size": 4}, ("--model", "davenet", "--gpu", "t4"), "leave --gpu out"),
+        ({"batch_size": 4}, ("--model", "davenet", "--peak", "2G"), "leave out --peak"),
+        (
+            {"batch_size": 4, "knobs": {"precision": "bf16"}},
+            ("--model", "davenet", "--precision", "tf32"),
+            "FILE says the knobs itself",
+        ),
+        ({"batch_size": 4, "num_steps": 0}, ("--model", "davenet"), "no optimizer step ended"),
+    ],
+)
+def test_an_observed_run_that_cannot_be_compared_is_one_sentence(autofit, tmp_path, changes, arguments, says):
+    file = tmp_path / "run.json"
+    file.write_text(a_run(**changes).to_json())
+    finished = autofit("observe", str(file), *arguments)
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
+    assert says in finished.err

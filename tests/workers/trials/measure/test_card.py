@@ -91,3 +91,8 @@ def test_a_trial_that_would_not_have_its_memory_to_itself_is_refused_by_name():
         BusyDeviceError, match=r"a card is busy: .*process 7 holds 30720 MiB.*51200 MiB are free"
     ):
         found.demand(50 * GIB, "a card")
+
+
+def test_what_one_process_holds_is_told_where_the_driver_names_it():
+    nvml = Nvml.of_card("1", Driver(computing=[(7, 30 * GIB)]))
+    assert (nvml.bytes_of(7), nvml.bytes_of(8)) == (30 * GIB, None)

@@ -30,6 +30,12 @@ def mode_of(value: bool | str) -> str | None:
     return value.removeprefix(_PREFIX) if isinstance(value, str) else None
 
 
+def script_line(value: bool | str) -> str:
+    """Line of Python that compiles a model as a value of the knob says, other than False."""
+    mode = mode_of(value)
+    return "model = torch.compile(model)" if mode is None else f'model = torch.compile(model, mode="{mode}")'
+
+
 KNOB = Knob(
     name="compile",
     default=False,

@@ -194,6 +194,14 @@ class Nvml:
             tenants=self._tenants(),
         )
 
+    def bytes_of(self, process: int) -> int | None:
+        """Bytes that one process holds on the card; None if the driver does not name it, as in containers."""
+        try:
+            running = self.library.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        except self.library.NVMLError:
+            return None
+        return next((each.usedGpuMemory for each in running if each.pid == process), None)
+
     def _memory(self) -> Any:
         library = self.library
         return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)

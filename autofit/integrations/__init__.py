@@ -1,0 +1,8 @@
+"""Callbacks and functions for trainers of other libraries, a module each, which alone imports its library.
+
+transformers   AutofitCallback (observes peaks), fit (batch size, with accumulation, before training)
+lightning      AutofitBatchSizeFinder, scale_batch_size
+accelerate     find_executable_batch_size
+frameworks     libraries imported with a sentence where one is missing
+finding        batch size of a trainer's workload: predicted, then tried at most twice
+"""
