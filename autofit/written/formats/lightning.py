@@ -6,6 +6,7 @@ Keys are arguments of `Trainer` (lightning/pytorch/trainer/trainer.py) and of th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from autofit.written.files.yaml_file import YamlFile
@@ -74,7 +75,10 @@ def _tell(setting: Setting, found: Mapping[str, Any]) -> Told:
 def _strategy(setting: Setting, found: Mapping[str, Any]) -> dict[str, Any] | None:
     """Strategy that shards, as a class with its arguments; None if Lightning has none."""
     parallel = setting.parallel
-    package = "pytorch_lightning" if "pytorch_lightning" in repr(found) else "lightning.pytorch"
+    is_older = "pytorch_lightning" in repr(found) or find_spec("lightning") is None
+    package = (
+        "pytorch_lightning" if is_older and "lightning.pytorch" not in repr(found) else "lightning.pytorch"
+    )
     before = _mapping(_mapping(found, "trainer"), "strategy")
     if (first := parallel.fsdp1) is not None:
         options = {"sharding_strategy": first.strategy, "cpu_offload": first.offloads}
