@@ -18,6 +18,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from importlib import resources
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -186,9 +187,14 @@ def serve_page(
     async def serve() -> None:
         from aiohttp import web
 
-        ended = asyncio.Event()
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def end(*_signal: object) -> None:
+            with suppress(RuntimeError):  # a further signal, after the loop has ended
+                loop.call_soon_threadsafe(ended.set)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+            signal.signal(number, end)  # the loop's own handlers would be gone before the process is
         answers = Answers(Threads(_TRACING, stop), Threads(_COMPUTING, stop), internal)
         app = application(answers, page, token)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_END_SECONDS)

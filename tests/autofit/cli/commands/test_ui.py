@@ -81,8 +81,10 @@ def test_sigterm_ends_it_though_a_trace_is_being_made(page: Page) -> None:
     body = json.dumps({"tab": "a", "number": 1, "model": "gpt2", "batch_size": 8})
     connection.request("POST", f"{parts.path}answer", body, {"Content-Type": "application/json"})
     assert b"progress" in connection.getresponse().readline()
-    page.process.send_signal(signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):  # further ones change nothing
+        page.process.send_signal(number)
     assert page.process.wait(timeout=20) == 0
+    assert page.log.splitlines() == [page.address]
     connection.close()
 
 
