@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import json_schemas
 
+from autofit.answers.schemas.json_schema import published, schemas
 from autofit.cli.app import autofit
 from autofit.cli.options.pages import TopicOption
 from autofit.settings.options import Topic
@@ -96,8 +97,9 @@ def generated() -> dict[Path, str]:
         text = page.read_text(encoding="utf-8")
         if _PART.search(text):
             texts[page] = _PART.sub(lambda match: f"{match[1]}{match[2]}\n{parts[match[1]]()}\n", text)
-    for name, schema in json_schemas.schemas().items():
-        texts[PAGES / "schemas" / f"{name}.json"] = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    for name in schemas():
+        text = json.dumps(published(name), indent=1, ensure_ascii=False)
+        texts[PAGES / "schemas" / f"{name}.json"] = f"{text}\n"
     texts[PAGES / "llms.txt"] = llms()
     return texts
 
@@ -220,7 +222,7 @@ def llms() -> str:
         first = text.split("\n\n")[1]
         lines.append(f"- [{title[1] if title else page.stem}]({page.name}): {_first_sentence(first)}")
     lines += ["", "## Schemas", ""]
-    lines += [f"- [{name}](schemas/{name}.json)" for name in json_schemas.schemas()]
+    lines += [f"- [{name}](schemas/{name}.json)" for name in schemas()]
     return "\n".join(lines) + "\n"
 
 

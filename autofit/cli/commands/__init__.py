@@ -17,7 +17,7 @@ class Listed:
     """Command as the help of `autofit` lists it.
 
     Attributes:
-        module: module of this package in which the command is, as the function of its name.
+        module: module within this package in which the command is, as the function of its name.
         summary: the line of the list, which is the first sentence of the command's help.
     """
 
@@ -46,6 +46,7 @@ LISTED = {
     "models": Listed("models_gpus", "List the built-in workloads."),
     "gpus": Listed("models_gpus", "List the cards and their memory."),
     "conv-algos": Listed("conv_algos", "List the convolution algorithms."),
+    "schema": Listed("for_programs.schema", "Print the JSON Schema of a document."),
     "doctor": Listed("doctor", "Check what autofit needs on this machine."),
     "completion": Listed("completion", "Print a shell completion script."),
 }
