@@ -26,6 +26,7 @@ from autofit.questions.cards import CARDS_SCHEMA, CardsAnswer
 from autofit.questions.check import CHECK_SCHEMA, CheckResult
 from autofit.questions.compare import COMPARE_SCHEMA
 from autofit.questions.doctor import Check
+from autofit.questions.failures.explained import EXPLAINED_SCHEMA, ExplainedError
 from autofit.questions.kv import KV_SCHEMA
 from autofit.questions.observe import OBSERVATION_SCHEMA
 from autofit.questions.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
@@ -80,6 +81,7 @@ DOCUMENTS = {
     CARDS_SCHEMA: Document(main=CardsAnswer),
     PLAN_SCHEMA: Document(main=ConvPlan),
     SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
+    EXPLAINED_SCHEMA: Document(main=ExplainedError),
     TUNE_CARDS_SCHEMA: Document(
         more=(
             ("answers", list[TuneResult], "the answer on each card, in the order of `--gpu`."),

@@ -33,6 +33,7 @@ LISTED = {
     "cards": Listed("cards", "Predict on which cards one configuration fits."),
     "observe": Listed("observe", "Say what a real run needed."),
     "explain": Listed("explain", "Say why a run took the memory that it took."),
+    "explain-oom": Listed("explain", "Explain an out-of-memory error."),
     "compare": Listed("compare", "Compare the tensors and outputs of several models."),
     "kv": Listed("kv", "Predict what a server has left for its KV cache."),
     "submit": Listed("submit", "Queue a tune on a Ray cluster, and print the job's id."),
