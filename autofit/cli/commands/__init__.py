@@ -47,6 +47,7 @@ LISTED = {
     "models": Listed("models_gpus", "List the built-in workloads."),
     "gpus": Listed("models_gpus", "List the cards and their memory."),
     "conv-algos": Listed("conv_algos", "List the convolution algorithms."),
+    "mcp": Listed("for_programs.mcp", "Serve autofit's questions to an assistant."),
     "schema": Listed("for_programs.schema", "Print the JSON Schema of a document."),
     "doctor": Listed("doctor", "Check what autofit needs on this machine."),
     "completion": Listed("completion", "Print a shell completion script."),

@@ -116,7 +116,17 @@ def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
     answers = ["tune", "estimate", "profile", "check", "cards", "observe", "explain", "explain-oom"]
     answers += ["compare", "kv"]
     jobs = ["submit", "jobs", "status", "wait", "result", "logs", "stop", "serve"]
-    assert commands == [*answers, *jobs, "models", "gpus", "conv-algos", "schema", "doctor", "completion"]
+    assert commands == [
+        *answers,
+        *jobs,
+        "models",
+        "gpus",
+        "conv-algos",
+        "mcp",
+        "schema",
+        "doctor",
+        "completion",
+    ]
     assert "\n  autofit tune --model davenet --gpu-mem 16G" in finished.out
     assert "..." not in finished.out.split("Commands:")[1]
 
