@@ -29,6 +29,7 @@ _DEFAULT = re.compile(r"\s*\[default: (.*)\]$", re.DOTALL)
 _ELSE = "Others"  # of options that stand under no heading of a command's help
 _SHARED_BY = 3  # an option that as many commands take is described once
 _EXIT_CODES = " [All exit codes](settings.md#exit-codes)."
+_LLMS_BEGIN = Path(__file__).parent / "llms_begin.md"  # how a program or an assistant uses the command
 # Pages that tell more of an option than its help does.
 _MORE = {
     "--adapter": "language-model.md#adapters",
@@ -206,16 +207,8 @@ def _plain(text: str) -> str:
 
 
 def llms() -> str:
-    """List of the pages for programs that read them: each with its first sentence."""
-    lines = [
-        "# autofit",
-        "",
-        "> With this model and this much GPU memory, what is the largest batch, with which settings, and",
-        "> how sure is that? autofit predicts the GPU memory of PyTorch training steps without a GPU.",
-        "",
-        "## Pages",
-        "",
-    ]
+    """How to use the command, and a list of the pages, for programs: each with its first sentence."""
+    lines = [*_LLMS_BEGIN.read_text(encoding="utf-8").splitlines(), "", "## Pages", ""]
     for page in sorted(PAGES.glob("*.md"), key=_place_in_nav):
         text = page.read_text(encoding="utf-8")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)

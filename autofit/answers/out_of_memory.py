@@ -97,7 +97,7 @@ def _held(answer: ExplainedError) -> Iterator[tuple[str, str, str]]:
 
 
 def _avoided(avoiding: Avoiding) -> Section:
-    """What is predicted of the workload, and the changes with which it would have fitted."""
+    """Section on the prediction of the workload, and the changes with which it would have fitted."""
     on = f" on {avoiding.gpu}" if avoiding.gpu else ""
     said = (
         f"{avoiding.workload} at batch {avoiding.batch_size}{on} is predicted to reserve "

@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the sizes of an out-of-memory error say.
+    """Cause of an out-of-memory error, and the sizes that follow from those that it states.
 
     Attributes:
         cause: what was decisive.

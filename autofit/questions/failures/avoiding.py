@@ -154,7 +154,7 @@ def _larger_cards(
         return
     larger = [each for each in catalogue().values() if each.total_bytes > gpu.total_bytes]
     for each in sorted(larger, key=lambda card: card.total_bytes):
-        if each.vendor is not gpu.vendor:
+        if each.vendor.facts != gpu.vendor.facts:
             continue
         card = card_named(each.key, settings.mesh)
         if curve.why_unpredictable_on(card, batch_size) is not None:
