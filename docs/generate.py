@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import json_schemas
 
+from autofit.answers.schemas.json_schema import published, schemas
 from autofit.cli.app import autofit
 from autofit.cli.options.pages import TopicOption
 from autofit.settings.options import Topic
@@ -28,6 +29,7 @@ _DEFAULT = re.compile(r"\s*\[default: (.*)\]$", re.DOTALL)
 _ELSE = "Others"  # of options that stand under no heading of a command's help
 _SHARED_BY = 3  # an option that as many commands take is described once
 _EXIT_CODES = " [All exit codes](settings.md#exit-codes)."
+_LLMS_BEGIN = Path(__file__).parent / "llms_begin.md"  # how a program or an assistant uses the command
 # Pages that tell more of an option than its help does.
 _MORE = {
     "--adapter": "language-model.md#adapters",
@@ -97,8 +99,9 @@ def generated() -> dict[Path, str]:
         text = page.read_text(encoding="utf-8")
         if _PART.search(text):
             texts[page] = _PART.sub(lambda match: f"{match[1]}{match[2]}\n{parts[match[1]]()}\n", text)
-    for name, schema in json_schemas.schemas().items():
-        texts[PAGES / "schemas" / f"{name}.json"] = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    for name in schemas():
+        text = json.dumps(published(name), indent=1, ensure_ascii=False)
+        texts[PAGES / "schemas" / f"{name}.json"] = f"{text}\n"
     texts[PAGES / "llms.txt"] = llms()
     return texts
 
@@ -205,23 +208,15 @@ def _plain(text: str) -> str:
 
 
 def llms() -> str:
-    """List of the pages for programs that read them: each with its first sentence."""
-    lines = [
-        "# autofit",
-        "",
-        "> With this model and this much GPU memory, what is the largest batch, with which settings, and",
-        "> how sure is that? autofit predicts the GPU memory of PyTorch training steps without a GPU.",
-        "",
-        "## Pages",
-        "",
-    ]
+    """How to use the command, and a list of the pages, for programs: each with its first sentence."""
+    lines = [*_LLMS_BEGIN.read_text(encoding="utf-8").splitlines(), "", "## Pages", ""]
     for page in sorted(PAGES.glob("*.md"), key=_place_in_nav):
         text = page.read_text(encoding="utf-8")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
         first = text.split("\n\n")[1]
         lines.append(f"- [{title[1] if title else page.stem}]({page.name}): {_first_sentence(first)}")
     lines += ["", "## Schemas", ""]
-    lines += [f"- [{name}](schemas/{name}.json)" for name in json_schemas.schemas()]
+    lines += [f"- [{name}](schemas/{name}.json)" for name in schemas()]
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autofit.questions.compare import Comparison
     from autofit.questions.conv_layers import ConvLayers
     from autofit.questions.doctor import Check
+    from autofit.questions.failures.explained import ExplainedError
     from autofit.questions.kv import KvCache, KvQuestion
     from autofit.questions.observe import ObservedPeak, RealPeak
     from autofit.questions.snapshot import ObservedSnapshot
@@ -210,6 +211,24 @@ def compare_snapshot(
     return snapshot.compare_snapshot(settings, workload, predictor, run, batch_size)
 
 
+def avoid_failure(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    answer: ExplainedError,
+    batch_size: int | None,
+    emit: EventSink,
+) -> ExplainedError:
+    """Adds to an explained error the changes of its workload that would have avoided it.
+
+    Args:
+        answer: what the error's text says.
+        batch_size: batch size of the run; None for a script's own.
+    """
+    from autofit.questions.failures.avoiding import with_changes
+
+    return with_changes(answer, settings, _predictor(settings, workload, emit), batch_size, emit=emit)
+
+
 def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
@@ -279,6 +298,9 @@ class Backend:
     compare_snapshot: Callable[[TuneSettings, WorkloadRef, Run, int | None, EventSink], ObservedSnapshot] = (
         compare_snapshot
     )
+    avoid_failure: Callable[
+        [TuneSettings, WorkloadRef, ExplainedError, int | None, EventSink], ExplainedError
+    ] = avoid_failure
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, Setup, EventSink], ConvLayers] = conv_layers
     kv: Callable[[WorkloadRef, KvQuestion, EventSink], KvCache] = kv

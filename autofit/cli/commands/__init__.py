@@ -17,7 +17,7 @@ class Listed:
     """Command as the help of `autofit` lists it.
 
     Attributes:
-        module: module of this package in which the command is, as the function of its name.
+        module: module within this package in which the command is, as the function of its name.
         summary: the line of the list, which is the first sentence of the command's help.
     """
 
@@ -33,6 +33,7 @@ LISTED = {
     "cards": Listed("cards", "Predict on which cards one configuration fits."),
     "observe": Listed("observe", "Say what a real run needed."),
     "explain": Listed("explain", "Say why a run took the memory that it took."),
+    "explain-oom": Listed("explain", "Explain an out-of-memory error."),
     "compare": Listed("compare", "Compare the tensors and outputs of several models."),
     "kv": Listed("kv", "Predict what a server has left for its KV cache."),
     "ui": Listed("ui", "Serve a page on which sizes are tried by hand."),
@@ -47,6 +48,8 @@ LISTED = {
     "models": Listed("models_gpus", "List the built-in workloads."),
     "gpus": Listed("models_gpus", "List the cards and their memory."),
     "conv-algos": Listed("conv_algos", "List the convolution algorithms."),
+    "mcp": Listed("for_programs.mcp", "Serve autofit's questions to an assistant."),
+    "schema": Listed("for_programs.schema", "Print the JSON Schema of a document."),
     "doctor": Listed("doctor", "Check what autofit needs on this machine."),
     "completion": Listed("completion", "Print a shell completion script."),
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autofit.answers.schemas.names import CONV_ALGOS_SCHEMA
 from autofit.cli.commands.models_gpus import print_list
 from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from autofit.cli.backend import Backend
     from autofit.questions.conv_layers import ConvLayers
 
-CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 _BATCH_SIZE = 8
 
 _OF_A_MODEL = combined(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autofit.answers.schemas.names import DOCTOR_SCHEMA
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import ExitCode
@@ -15,7 +16,6 @@ from autofit.errors import ExitCode
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
 
-DOCTOR_SCHEMA = "autofit.doctor/1"
 _MARKS = {"ok": "✓", "warning": "!", "failed": "✗"}
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 

@@ -1,40 +1,81 @@
-"""`autofit explain`: why a real run took the memory that it took, from its memory snapshot."""
+"""`autofit explain` and `explain-oom`: why a run took what it took, from its snapshot or its error's text."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import JSON
+from autofit.cli.options.pages import LongCommand
+from autofit.cli.options.shared import (
+    BATCH_SIZE_OR_OWN,
+    CONV_ALGO,
+    GPU,
+    JSON,
+    KNOBS,
+    MODEL_OPTION,
+    QUIET,
+    SCRIPT,
+    combined,
+)
 from autofit.errors import UsageError
+from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
 
 if TYPE_CHECKING:
-    from autofit.explain.snapshots.run import Run
+    from autofit.cli.backend import Backend
+    from autofit_workers.replay.snapshots.files import SnapshotFile
 
 _STDIN = "-"
-_OOM = b"out of memory"
+_FILE = click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True))
+_WORKLOAD: Callable[..., Any] = combined(MODEL_OPTION, SCRIPT, BATCH_SIZE_OR_OWN, CONV_ALGO, KNOBS, GPU)
 
 
-@click.command()
-@click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True))
+@click.command(cls=LongCommand)
+@_FILE
+@_WORKLOAD
+@QUIET
 @JSON
+@click.pass_obj
 @without_collections()
-def explain(*, file: Path, as_json: bool) -> None:
+def explain(
+    backend: Backend,
+    /,
+    *,
+    file: Path,
+    batch_size: int | None,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Say why a run took the memory that it took.
 
     FILE is the run's memory snapshot, as torch.cuda.memory._dump_snapshot wrote it, or CSV of one; - reads
     it from standard input. Says what was alive at the peak, what leaked, and what would have saved most. No
-    name in the file is ever looked up, so that a stranger's can be read.
+    name in the file is ever looked up, so that a stranger's can be read. The text of an out-of-memory error
+    is explained as by explain-oom.
     """
+    from autofit.explain.snapshots.run import run_of
+
+    content = _content(file)
+    if not content.is_snapshot and _is_of_failure(content):
+        _explain_failure(backend, content, batch_size, given, quiet=quiet, as_json=as_json)
+        return
+    run = run_of(content)
+    if _names_workload(given) or batch_size is not None:
+        raise UsageError(
+            "a snapshot is compared with a model or script by `autofit observe --snapshot FILE`: use that, "
+            "or leave the workload out"
+        )
     from autofit.answers.snapshot import explanation_sections
     from autofit.questions.snapshot import observed_snapshot
 
-    answer = observed_snapshot(_opened(file))
+    answer = observed_snapshot(run)
     if as_json:
         print_document(answer.to_json())
     else:
@@ -43,20 +84,90 @@ def explain(*, file: Path, as_json: bool) -> None:
         print_sections(explanation_sections(answer))
 
 
-def _opened(path: Path) -> Run:
-    """Run whose snapshot is in a file, or on standard input for `-`.
+@click.command("explain-oom", cls=LongCommand)
+@_FILE
+@_WORKLOAD
+@QUIET
+@JSON
+@click.pass_obj
+def explain_oom(
+    backend: Backend,
+    /,
+    *,
+    file: Path,
+    batch_size: int | None,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Explain an out-of-memory error.
+
+    FILE has the error's text, alone or in the log of a run, of one rank or several; - reads it from standard
+    input. Says what was asked for, who held the card's memory, whether it was fragmented, and what to do.
+    With --model or --script and the batch size of that run, up to three changes are predicted with which it
+    would have fitted. Errors of PyTorch 1.12 and later are read, and those of NCCL, cuBLAS and cuDNN.
+    """
+    content = _content(file)
+    if content.is_snapshot:
+        raise UsageError(
+            f"{content.path or content.name} is a memory snapshot, not the text of an error: `autofit "
+            "explain` reads it"
+        )
+    _explain_failure(backend, content, batch_size, given, quiet=quiet, as_json=as_json)
+
+
+def _content(path: Path) -> SnapshotFile:
+    """Content of a file, or of standard input for `-`, unpacked.
 
     Raises:
-        SnapshotError: the content is no snapshot.
-        UsageError: it is the text of an out-of-memory error.
+        SnapshotError: it cannot be read, or is larger than what is read.
     """
-    from autofit.explain.snapshots.run import in_content, read_content, run_of
+    from autofit.explain.snapshots.run import in_content, read_content
 
     is_stdin = str(path) == _STDIN
-    content = in_content("standard input", sys.stdin.buffer) if is_stdin else read_content(path)
-    if not content.is_snapshot and _OOM in content.data.lower():
-        raise UsageError(
-            f"{content.path or content.name} is the text of an out-of-memory error, which this version does "
-            "not explain: give the run's memory snapshot (torch.cuda.memory._dump_snapshot)"
-        )
-    return run_of(content)
+    return in_content("standard input", sys.stdin.buffer) if is_stdin else read_content(path)
+
+
+def _is_of_failure(content: SnapshotFile) -> bool:
+    from autofit.explain.out_of_memory.reader import names_failure
+
+    return names_failure(content.data)
+
+
+def _names_workload(given: dict[str, Any]) -> bool:
+    return given["model"] is not None or given["script"] is not None
+
+
+def _explain_failure(
+    backend: Backend,
+    content: SnapshotFile,
+    batch_size: int | None,
+    given: dict[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Prints what an error's text says, and the changes that would have avoided it if a workload is named."""
+    from autofit.questions.failures.explained import explain_failure
+
+    if not _names_workload(given):
+        if batch_size is not None:
+            raise UsageError("--batch-size is of a model: name it too, or leave both out")
+        answer = explain_failure(str(content.path or content.name), content.data)
+    else:
+        settings = resolve_one_configuration(given, "an explained error")
+        if settings.script is None and batch_size is None:
+            raise UsageError("Missing option '--batch-size'.")
+        answer = explain_failure(str(content.path or content.name), content.data)
+        from autofit.cli.text.progress import progress
+
+        with progress(quiet=quiet) as emit:
+            workload = refer(settings.model, settings)
+            answer = backend.avoid_failure(settings, workload, answer, batch_size, emit)
+    if as_json:
+        print_document(answer.to_json())
+    else:
+        from autofit.answers.out_of_memory import explained_error_sections
+        from autofit.cli.text.sections import print_sections
+
+        print_sections(explained_error_sections(answer))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.answers.schemas.names import GPUS_SCHEMA, MODELS_SCHEMA
 from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from autofit.cli.backend import Backend
     from autofit.hardware.gpus import Gpu, LocalGpu
 
-MODELS_SCHEMA = "autofit.models/1"
-GPUS_SCHEMA = "autofit.gpus/1"
 
 _WIDTH_WITH_BYTES = 110
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.answers.schemas.names import OBSERVATIONS_SCHEMA
 from autofit.cli.interruption import print_document
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from autofit.questions.observe import MeasuredPeak, ObservedPeak
     from autofit.questions.observed_run import ObservedRun
     from autofit.settings.tune_settings import TuneSettings
-
-OBSERVATIONS_SCHEMA = "autofit.observations/1"
 
 
 @click.command(cls=LongCommand)

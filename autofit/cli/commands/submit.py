@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from autofit.answers.schemas.names import SUBMIT_SCHEMA
 from autofit.cli.interruption import print_document
 from autofit.cli.options.batch import BatchLine, as_usage_error, read_batch
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from autofit.jobs.records import JobRecord, JobSpec
     from autofit.jobs.submission import Code
 
-SUBMIT_SCHEMA = "autofit.submit/1"
 
 _LEFT_TO_OTHERS = "the storage's user may not start jobs, so they wait for `autofit serve --address`"
 # Options of `submit` that are no settings of the search.

@@ -11,12 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from autofit.answers.schemas.names import FLEET_SCHEMA, JOBS_SCHEMA
 from autofit.cli.text.output import Justify, grid, headed, listing, print_rows, styled
 from autofit.jobs.records import JobRecord, JobState
 from autofit_workers.spec.shown import brief
-
-JOBS_SCHEMA = "autofit.jobs/1"
-FLEET_SCHEMA = "autofit.fleet/1"
 
 _STYLES = {
     JobState.RUNNING: "cyan",

@@ -113,9 +113,20 @@ def test_the_version_is_that_of_the_installed_package(autofit):
 def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
     finished = autofit("--help")
     commands = [line.split()[0] for line in finished.out.split("Commands:")[1].splitlines() if line.strip()]
-    answers = ["tune", "estimate", "profile", "check", "cards", "observe", "explain", "compare", "kv", "ui"]
+    answers = ["tune", "estimate", "profile", "check", "cards", "observe", "explain", "explain-oom"]
+    answers += ["compare", "kv", "ui"]
     jobs = ["submit", "jobs", "status", "wait", "result", "logs", "stop", "serve"]
-    assert commands == [*answers, *jobs, "models", "gpus", "conv-algos", "doctor", "completion"]
+    assert commands == [
+        *answers,
+        *jobs,
+        "models",
+        "gpus",
+        "conv-algos",
+        "mcp",
+        "schema",
+        "doctor",
+        "completion",
+    ]
     assert "\n  autofit tune --model davenet --gpu-mem 16G" in finished.out
     assert "..." not in finished.out.split("Commands:")[1]
 

@@ -70,13 +70,21 @@ def test_explain_reads_standard_input(autofit, leaking, monkeypatch):
     assert "standard input: peak in the" in " ".join(finished.out.split())
 
 
-def test_the_text_of_an_out_of_memory_error_is_refused_in_one_sentence(autofit, tmp_path):
+def test_the_text_of_an_out_of_memory_error_is_explained_as_by_explain_oom(autofit, tmp_path):
     path = tmp_path / "oom.txt"
     path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    finished = autofit("explain", str(path))
-    assert finished.code == 2
-    assert finished.err.count("\n") == 1
-    assert "give the run's memory snapshot" in finished.err
+    finished = autofit("explain", str(path), "--json")
+    assert finished.document["error"]["requested_bytes"] == 2 << 30
+    assert finished == autofit("explain-oom", str(path), "--json")
+
+
+def test_a_snapshot_takes_no_workload_and_is_no_error_text(autofit, leaking):
+    finished = autofit("explain", str(leaking), "--model", "gpt2", "--batch-size", "8")
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert "`autofit observe --snapshot FILE`" in finished.err
+    finished = autofit("explain-oom", str(leaking))
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert "`autofit explain` reads it" in finished.err
 
 
 # ── beside a prediction ──────────────────────────────────────────────────────
