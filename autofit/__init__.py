@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from autofit.predict.sizes.surface import PredictedSurface
     from autofit.questions.check import CheckResult
     from autofit.questions.kv import KvCache
-    from autofit.questions.observe import ObservedPeak
-    from autofit.questions.observed_run import ObservedRun
+    from autofit.questions.real_runs.observe import ObservedPeak
+    from autofit.questions.real_runs.observed_run import ObservedRun
     from autofit.settings.lengths import BatchLengths, worst_case_lengths
     from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights, set_loss
     from autofit.training.find_batch_size import find_executable_batch_size
@@ -95,8 +95,8 @@ _PLACES = {
     "Interval": "autofit.predict.estimate",
     "Knobs": "autofit_workers.spec.knobs",
     "KvCache": "autofit.questions.kv",
-    "ObservedPeak": "autofit.questions.observe",
-    "ObservedRun": "autofit.questions.observed_run",
+    "ObservedPeak": "autofit.questions.real_runs.observe",
+    "ObservedRun": "autofit.questions.real_runs.observed_run",
     "PredictedCurve": "autofit.predict.curve",
     "PredictedSurface": "autofit.predict.sizes.surface",
     "RunObserver": "autofit.training.observed",

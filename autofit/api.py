@@ -21,7 +21,7 @@ from autofit.predict.predictor import Predictor, local_predictor
 from autofit.predict.sizes.surface import PredictedSurface
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.kv import KvCache, KvQuestion, kv_cache
-from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
+from autofit.questions.real_runs.observe import ObservedPeak, RealPeak, run_observe
 from autofit.settings.resolve import resolve_one_configuration, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer, require_its_own

@@ -8,7 +8,7 @@ from autofit.answers.section import Bullets, Paragraph, Section, Table, grid, le
 from autofit.answers.words.numbers import exact, share
 from autofit.explain.snapshots.findings import Growth, LineBytes, Unused
 from autofit.explain.snapshots.matching import Difference
-from autofit.questions.snapshot import Compared, ObservedSnapshot
+from autofit.questions.real_runs.snapshot import Compared, ObservedSnapshot
 from autofit.units import format_bytes
 
 _NUM_LINES = 8

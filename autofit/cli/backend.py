@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from autofit.questions.doctor import Check
     from autofit.questions.failures.explained import ExplainedError
     from autofit.questions.kv import KvCache, KvQuestion
-    from autofit.questions.observe import ObservedPeak, RealPeak
-    from autofit.questions.snapshot import ObservedSnapshot
+    from autofit.questions.real_runs.observe import ObservedPeak, RealPeak
+    from autofit.questions.real_runs.snapshot import ObservedSnapshot
     from autofit.questions.summary import SummarizedEstimate
     from autofit.questions.what_if import WhatIf
     from autofit.report.html.page import Page
@@ -191,7 +191,7 @@ def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit:
     Args:
         peak: measured peak, and how it was read.
     """
-    from autofit.questions.observe import run_observe
+    from autofit.questions.real_runs.observe import run_observe
 
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
 
@@ -205,7 +205,7 @@ def compare_snapshot(
         run: the snapshot, followed.
         batch_size: batch size of the run; None for a script's own.
     """
-    from autofit.questions import snapshot
+    from autofit.questions.real_runs import snapshot
 
     predictor = _predictor(settings, workload, emit)
     return snapshot.compare_snapshot(settings, workload, predictor, run, batch_size)

@@ -13,7 +13,7 @@ from typing import Any
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.integrations.finding import FoundBatch, UnreadableTrainerError, find_batch, reading_trainer
 from autofit.integrations.frameworks import framework
-from autofit.questions.observed_run import RunPeaks
+from autofit.questions.real_runs.observed_run import RunPeaks
 from autofit.training.observed import RunObserver
 from autofit_workers.spec.protocol import Evidence
 from autofit_workers.workload.workload import Workload

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autofit import paths
 from autofit.errors import UsageError
-from autofit.questions.observed_run import ObservedRun, RunPeaks
+from autofit.questions.real_runs.observed_run import ObservedRun, RunPeaks
 from autofit.settings.resolve import resolve_one_configuration
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.errors import DeviceError, UnsupportedError

@@ -29,8 +29,8 @@ from autofit.explain.views.filters import Filters
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobSpec, JobState, packed
 from autofit.predict.convolutions.plan import ConvPlan, LayerChoice
-from autofit.questions.observe import measured_in
-from autofit.questions.snapshot import observed_snapshot
+from autofit.questions.real_runs.observe import measured_in
+from autofit.questions.real_runs.snapshot import observed_snapshot
 from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer

@@ -28,9 +28,9 @@ from autofit.questions.compare import COMPARE_SCHEMA
 from autofit.questions.doctor import Check
 from autofit.questions.failures.explained import EXPLAINED_SCHEMA, ExplainedError
 from autofit.questions.kv import KV_SCHEMA
-from autofit.questions.observe import OBSERVATION_SCHEMA
-from autofit.questions.observed_run import RUN_SCHEMA, ObservedRun
-from autofit.questions.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
+from autofit.questions.real_runs.observe import OBSERVATION_SCHEMA
+from autofit.questions.real_runs.observed_run import RUN_SCHEMA, ObservedRun
+from autofit.questions.real_runs.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
 from autofit.serving.speed import ServedLoad
 from autofit.tuning.result import TUNE_CARDS_SCHEMA, TuneResult
 from autofit.tuning.schema import TUNE_SCHEMA

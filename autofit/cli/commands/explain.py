@@ -73,7 +73,7 @@ def explain(
             "or leave the workload out"
         )
     from autofit.answers.snapshot import explanation_sections
-    from autofit.questions.snapshot import observed_snapshot
+    from autofit.questions.real_runs.snapshot import observed_snapshot
 
     answer = observed_snapshot(run)
     if as_json:

@@ -25,8 +25,8 @@ from autofit.cli.options.shared import (
 from autofit.errors import UsageError
 from autofit.predict.intervals import observations
 from autofit.predict.intervals.observations import PeakKind
-from autofit.questions.observe import RealPeak, measured_in, read_peak
-from autofit.questions.observed_run import observed_run_in
+from autofit.questions.real_runs.observe import RealPeak, measured_in, read_peak
+from autofit.questions.real_runs.observed_run import observed_run_in
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
@@ -36,8 +36,8 @@ from autofit_workers.spec.knobs import Knobs
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
     from autofit.predict.intervals.observations import Observation
-    from autofit.questions.observe import MeasuredPeak, ObservedPeak
-    from autofit.questions.observed_run import ObservedRun
+    from autofit.questions.real_runs.observe import MeasuredPeak, ObservedPeak
+    from autofit.questions.real_runs.observed_run import ObservedRun
     from autofit.settings.tune_settings import TuneSettings
 
 
@@ -155,7 +155,7 @@ def _show_snapshot(
     """Prints what a snapshot shows, beside the prediction of the model or script that is named."""
     from autofit.answers.snapshot import snapshot_sections
     from autofit.explain.snapshots.run import open_run
-    from autofit.questions.snapshot import observed_snapshot
+    from autofit.questions.real_runs.snapshot import observed_snapshot
 
     if given["model"] is None and given["script"] is None:
         if batch_size is not None:

@@ -12,7 +12,7 @@ import torch
 
 from autofit.errors import UsageError
 from autofit.integrations.finding import FoundBatch
-from autofit.questions.observed_run import observed_run_in
+from autofit.questions.real_runs.observed_run import observed_run_in
 from autofit_workers.spec.protocol import Evidence
 from tests.autofit.integrations.training import Texts, Trainer, arguments, padded, small_gpt2
 

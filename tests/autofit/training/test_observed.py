@@ -12,7 +12,7 @@ from torch import nn
 
 import autofit
 from autofit.errors import StorageError, UsageError
-from autofit.questions.observed_run import observed_run_in
+from autofit.questions.real_runs.observed_run import observed_run_in
 from autofit_workers.spec.protocol import Evidence
 
 MIB = 2**20

@@ -15,7 +15,7 @@ import pytest
 from referencing import Registry, Resource
 
 from autofit.explain.snapshots.matching import Difference, Matched
-from autofit.questions.snapshot import Compared, observed_snapshot
+from autofit.questions.real_runs.snapshot import Compared, observed_snapshot
 from tests.autofit.explain.snapshots import planted
 from tests.fuzz import hostile
 from tests.workers.replay.snapshots.made_up import MIB

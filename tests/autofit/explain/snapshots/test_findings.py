@@ -6,7 +6,7 @@ import pytest
 
 from autofit.explain.snapshots.findings import growth_of, lines_at_peak, unused_of, wide_copies
 from autofit.explain.snapshots.run import Run, run_of
-from autofit.questions.snapshot import observed_snapshot
+from autofit.questions.real_runs.snapshot import observed_snapshot
 from autofit_workers.replay.snapshots.files import open_snapshot, read_snapshots, unpacked
 from tests.autofit.explain.snapshots import planted
 from tests.bench.tables.folder import DEFAULT_TABLES

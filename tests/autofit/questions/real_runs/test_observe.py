@@ -11,7 +11,7 @@ import pytest
 from autofit.errors import UsageError
 from autofit.predict.intervals.observations import Observations, PeakKind
 from autofit.predict.predictor import Predictor
-from autofit.questions.observe import ObservedPeak, RealPeak, measured_in, run_observe
+from autofit.questions.real_runs.observe import ObservedPeak, RealPeak, measured_in, run_observe
 from autofit.settings.resolve import resolve_one_configuration
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.spec.knobs import Knobs

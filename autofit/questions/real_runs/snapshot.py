@@ -26,7 +26,7 @@ from autofit.explain.snapshots.matching import Matched, match
 from autofit.explain.snapshots.run import Run
 from autofit.predict.intervals.observations import PeakKind
 from autofit.predict.predictor import Predictor
-from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
+from autofit.questions.real_runs.observe import ObservedPeak, RealPeak, run_observe
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.protocol import WorkloadRef
 

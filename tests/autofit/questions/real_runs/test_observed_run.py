@@ -11,7 +11,7 @@ import pytest
 
 from autofit.errors import UsageError
 from autofit.predict.intervals.observations import PeakKind
-from autofit.questions.observed_run import ObservedRun, RunPeaks, observed_run_in
+from autofit.questions.real_runs.observed_run import ObservedRun, RunPeaks, observed_run_in
 from autofit_workers.spec.protocol import Device, Evidence
 
 GIB = 1024**3
