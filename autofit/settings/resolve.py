@@ -94,6 +94,29 @@ def resolve_one_configuration(
     return settings
 
 
+def resolve_workload_beside(
+    options: Mapping[str, object], batch_size: int | None, what: str
+) -> TuneSettings | None:
+    """Settings of a model or script that is named beside the file of a real run; None if none is named.
+
+    Args:
+        options: options of the command line, as for `resolve_one_configuration`.
+        batch_size: samples a batch, which a script may decide itself.
+        what: result of the command, for error messages.
+
+    Raises:
+        UsageError: an option is wrong, a model comes without a batch size, or a batch size without a model.
+    """
+    if options["model"] is None and options["script"] is None:
+        if batch_size is not None:
+            raise UsageError("--batch-size is of a model: name it too, or leave both out")
+        return None
+    settings = resolve_one_configuration(options, what)
+    if settings.script is None and batch_size is None:
+        raise UsageError("Missing option '--batch-size'.")
+    return settings
+
+
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     """`TuneSettings` made from parsed option values.
 

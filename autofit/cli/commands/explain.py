@@ -23,7 +23,7 @@ from autofit.cli.options.shared import (
     combined,
 )
 from autofit.errors import UsageError
-from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.resolve import resolve_workload_beside
 from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
 
@@ -150,15 +150,9 @@ def _explain_failure(
     """Prints what an error's text says, and the changes that would have avoided it if a workload is named."""
     from autofit.questions.failures.explained import explain_failure
 
-    if not _names_workload(given):
-        if batch_size is not None:
-            raise UsageError("--batch-size is of a model: name it too, or leave both out")
-        answer = explain_failure(str(content.path or content.name), content.data)
-    else:
-        settings = resolve_one_configuration(given, "an explained error")
-        if settings.script is None and batch_size is None:
-            raise UsageError("Missing option '--batch-size'.")
-        answer = explain_failure(str(content.path or content.name), content.data)
+    settings = resolve_workload_beside(given, batch_size, "an explained error")
+    answer = explain_failure(str(content.path or content.name), content.data)
+    if settings is not None:
         from autofit.cli.text.progress import progress
 
         with progress(quiet=quiet) as emit:

@@ -28,7 +28,7 @@ from autofit.predict.intervals.observations import PeakKind
 from autofit.questions.real_runs.observe import RealPeak, measured_in, read_peak
 from autofit.questions.real_runs.observed_run import observed_run_in
 from autofit.settings.options import Topic
-from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.resolve import resolve_one_configuration, resolve_workload_beside
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from autofit_workers.spec.knobs import Knobs
@@ -157,17 +157,13 @@ def _show_snapshot(
     from autofit.explain.snapshots.run import open_run
     from autofit.questions.real_runs.snapshot import observed_snapshot
 
-    if given["model"] is None and given["script"] is None:
-        if batch_size is not None:
-            raise UsageError("--batch-size is of a model: name it too, or leave both out")
-        answer = observed_snapshot(open_run(path))
+    settings = resolve_workload_beside(given, batch_size, "an observation")
+    run = open_run(path)
+    if settings is None:
+        answer = observed_snapshot(run)
     else:
-        settings = resolve_one_configuration(given, "an observation")
-        if settings.script is None and batch_size is None:
-            raise UsageError("Missing option '--batch-size'.")
         from autofit.cli.text.progress import progress
 
-        run = open_run(path)
         with progress(quiet=quiet) as emit:
             workload = refer(settings.model, settings)
             answer = backend.compare_snapshot(settings, workload, run, batch_size, emit)

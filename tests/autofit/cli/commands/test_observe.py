@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.autofit.questions.test_observe import row
-from tests.autofit.questions.test_observed_run import a_run
 
 from autofit.predict.estimate import Interval
 from autofit.predict.intervals import observations
 from autofit.predict.intervals.observations import PeakKind
 from autofit.questions.real_runs.observe import ObservedPeak, RealPeak
 from tests.autofit.predict.test_observations import SEEN
+from tests.autofit.questions.real_runs.test_observe import row
+from tests.autofit.questions.real_runs.test_observed_run import a_run
 
 GIB = 1024**3
 OBSERVE = ("observe", "--model", "davenet", "--batch-size", "8", "--kind", "reserved", "--peak", "1.5G")
