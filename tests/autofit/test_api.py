@@ -443,6 +443,11 @@ def test_every_knob_is_a_keyword_of_an_estimate_and_is_told_in_its_json() -> Non
         (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="cudnn"), UsageError, "onednn"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", objective="throughput"), UsageError, "no card is named"),
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
+        (
+            lambda: autofit.estimate(SMALL, batch_size=2**63),
+            UsageError,
+            r"batch_size must be at most .*, got 9",
+        ),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),
         (lambda: autofit.estimate(SMALL, batch_size=8, memory_formt="nhwc"), UsageError, "memory_format"),

@@ -20,6 +20,9 @@ from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, V
 from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import BatchSource, Trace
 
+# Beyond it sizes of tensors need more than 64 bits, long after any card is full.
+_LARGEST_BATCH = 2**31 - 1
+
 
 class Traces:
     """Makes traces of one workload on demand, and answers questions about the workload from them.
@@ -98,6 +101,8 @@ class Traces:
         """
         if batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        if batch_size > _LARGEST_BATCH:
+            raise UsageError(f"batch_size must be at most {_LARGEST_BATCH:,}, got {batch_size:.3g}")
         script = self._workload.script
         if script is not None:
             why = script.why_not(knobs, self._setup)
