@@ -72,8 +72,9 @@ def test_every_dependency_has_a_pin() -> None:
     extra = re.search(r"^postgres = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     assert needed is not None
     assert extra is not None
-    for name in re.findall(r'^  "([\w-]+)', needed.group(1) + extra.group(1), re.MULTILINE):
-        assert re.search(rf"^{name.replace('-', '[-_]')}==", pins, re.MULTILINE), name
+    for name in re.findall(r'^  "([\w.-]+)', needed.group(1) + extra.group(1), re.MULTILINE):
+        pattern = re.escape(name).replace(r"\-", "[-_]")
+        assert re.search(f"^{pattern}==", pins, re.MULTILINE), name
 
 
 def test_what_is_copied_is_there_and_not_kept_from_docker() -> None:
