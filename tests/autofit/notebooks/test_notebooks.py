@@ -6,6 +6,7 @@ A kernel itself (nbclient, ipykernel) would bring ZeroMQ, a server's loop and a 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,13 @@ def shell(monkeypatch, tmp_path):
     """IPython's shell of this process, without history or profile; it ends with the test."""
     interactive = pytest.importorskip("IPython.core.interactiveshell")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    # The shell puts a module of its own there, which later tests' processes could not be started from.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     made = interactive.InteractiveShell.instance()
     yield made
     made.history_manager.enabled = False
     made.reset(new_session=False)
+    made.restore_sys_module_state()
     interactive.InteractiveShell.clear_instance()
 
 
