@@ -20,9 +20,10 @@ IMPORTS = """
 import importlib, pkgutil, sys
 import autofit, autofit_workers
 assert sys.platform == "darwin"
+of_frameworks = ("autofit.integrations.lightning", "autofit.integrations.transformers")  # classes of theirs
 for package in (autofit, autofit_workers):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and module.name not in of_frameworks:
             importlib.import_module(module.name)
 print(len([name for name in sys.modules if name.startswith("autofit")]))
 """
