@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import dataclasses
+import signal
 from pathlib import Path
 
 import psutil
@@ -162,8 +163,16 @@ def test_the_supervisors_own_environment_is_left_as_it_is():
     assert dict(child_process.os.environ) == before
 
 
+@pytest.fixture
+def interrupts_are_raised():
+    """Whatever starts the tests in the background may have them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.process
-def test_an_interruption_while_a_process_is_being_ended_leaves_none():
+def test_an_interruption_while_a_process_is_being_ended_leaves_none(interrupts_are_raised):
     before = children()
 
     def run(spec):
