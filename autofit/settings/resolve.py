@@ -94,6 +94,11 @@ def resolve_one_configuration(
     return settings
 
 
+def names_workload(options: Mapping[str, object]) -> bool:
+    """Whether options of a command line, by name, name a model or a script."""
+    return options["model"] is not None or options["script"] is not None
+
+
 def resolve_workload_beside(
     options: Mapping[str, object], batch_size: int | None, what: str
 ) -> TuneSettings | None:
@@ -107,7 +112,7 @@ def resolve_workload_beside(
     Raises:
         UsageError: an option is wrong, a model comes without a batch size, or a batch size without a model.
     """
-    if options["model"] is None and options["script"] is None:
+    if not names_workload(options):
         if batch_size is not None:
             raise UsageError("--batch-size is of a model: name it too, or leave both out")
         return None

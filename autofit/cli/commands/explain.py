@@ -23,7 +23,7 @@ from autofit.cli.options.shared import (
     combined,
 )
 from autofit.errors import UsageError
-from autofit.settings.resolve import resolve_workload_beside
+from autofit.settings.resolve import names_workload, resolve_workload_beside
 from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
 
@@ -67,7 +67,7 @@ def explain(
         _explain_failure(backend, content, batch_size, given, quiet=quiet, as_json=as_json)
         return
     run = run_of(content)
-    if _names_workload(given) or batch_size is not None:
+    if names_workload(given) or batch_size is not None:
         raise UsageError(
             "a snapshot is compared with a model or script by `autofit observe --snapshot FILE`: use that, "
             "or leave the workload out"
@@ -132,10 +132,6 @@ def _is_of_failure(content: SnapshotFile) -> bool:
     from autofit.explain.out_of_memory.reader import names_failure
 
     return names_failure(content.data)
-
-
-def _names_workload(given: dict[str, Any]) -> bool:
-    return given["model"] is not None or given["script"] is not None
 
 
 def _explain_failure(

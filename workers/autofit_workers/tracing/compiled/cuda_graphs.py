@@ -10,6 +10,7 @@ The caching allocator keeps free blocks by stream as it keeps them by pool: a st
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +45,10 @@ class _Pool:
                 self._returned[reference.cdata] = reference
 
 
-_pools: list[_Pool] = []  # at most one
+@functools.cache
+def _pool() -> _Pool:
+    """Pool of the program's graphs, made for the first of them."""
+    return _Pool()
 
 
 def install() -> None:
@@ -56,7 +60,7 @@ def install() -> None:
 
 def forget() -> None:
     """Forgets the pool of an earlier program in this process."""
-    _pools.clear()
+    _pool.cache_clear()
 
 
 class _Manager:
@@ -84,9 +88,7 @@ def _recorded(
     static = frozenset(static_input_idxs)
 
     def run(inputs: list[Any]) -> Any:
-        if not _pools:
-            _pools.append(_Pool())
-        (pool,) = _pools
+        pool = _pool()
         moved = [
             number
             for number, each in enumerate(inputs)
