@@ -67,14 +67,14 @@ def assert_equal(call, name, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("name", REWRITES)
 @given(call=calls())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_rewrite_is_the_convolution(name, dtype, call):
     assert_equal(call, name, dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @given(call=calls(of_one_point=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_filters_of_one_point_are_a_product_of_matrices(dtype, call):
     assert_equal(call, "matmul-1x1", dtype)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit.explain.views.memory_plan import Buffer, MemoryPlan, find_overlap, max_live_bytes, plan_memory
-
-untimed = run_settings(deadline=None)
 
 TIMES = st.integers(0, 30)
 BUFFERS = st.lists(
@@ -30,7 +27,6 @@ def share_a_byte(plan: MemoryPlan, one: int, other: int) -> bool:
     return at_once and max(plan.offsets[one], plan.offsets[other]) < min(ends)
 
 
-@untimed
 @given(BUFFERS)
 def test_no_two_buffers_share_a_byte_and_all_lie_in_the_arena(buffers: list[Buffer]) -> None:
     plan = plan_memory(buffers)
@@ -44,7 +40,6 @@ def test_no_two_buffers_share_a_byte_and_all_lie_in_the_arena(buffers: list[Buff
     )
 
 
-@untimed
 @given(BUFFERS)
 def test_the_arena_is_no_smaller_than_what_lives_at_once_and_no_larger_than_all(
     buffers: list[Buffer],
@@ -56,7 +51,6 @@ def test_the_arena_is_no_smaller_than_what_lives_at_once_and_no_larger_than_all(
     assert plan.lower_bound_bytes <= plan.num_bytes <= sum(each.num_bytes for each in buffers)
 
 
-@untimed
 @given(BUFFERS, st.integers(0, 10))
 def test_a_plan_holds_where_only_the_largest_are_placed_by_size(buffers: list[Buffer], most: int) -> None:
     plan = plan_memory(buffers, max_by_size=most)
@@ -65,7 +59,6 @@ def test_a_plan_holds_where_only_the_largest_are_placed_by_size(buffers: list[Bu
     assert plan.lower_bound_bytes <= plan.num_bytes <= sum(each.num_bytes for each in buffers)
 
 
-@untimed
 @given(BUFFERS, st.data())
 def test_the_check_finds_an_overlap_exactly_where_there_is_one(
     buffers: list[Buffer], data: st.DataObject
@@ -81,7 +74,6 @@ def test_the_check_finds_an_overlap_exactly_where_there_is_one(
         assert share_a_byte(plan, *found)
 
 
-@untimed
 @given(st.lists(st.tuples(TIMES, st.integers(1, 12)), max_size=40))
 def test_buffers_of_one_size_are_planned_without_a_byte_too_many(spans: list[tuple[int, int]]) -> None:
     plan = plan_memory([Buffer(start, start + length, 100) for start, length in spans])

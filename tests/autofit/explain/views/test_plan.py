@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile
@@ -22,8 +21,6 @@ from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs
-
-untimed = run_settings(deadline=None)
 
 
 def needs(profile: Profile, step: int | None = None) -> dict[str, int]:
@@ -258,7 +255,6 @@ def test_a_value_that_ends_with_its_chain_lies_beside_what_is_read_later():
 # ── properties ──────────────────────────────────────────────────────────────────────────────────
 
 
-@untimed
 @given(programs())
 def test_each_policy_needs_no_more_than_the_one_before(program):
     profile = program.profile()
@@ -271,7 +267,6 @@ def test_each_policy_needs_no_more_than_the_one_before(program):
     assert policies["folded"].num_kernels <= policies["planned"].num_kernels
 
 
-@untimed
 @given(programs())
 def test_eager_is_the_live_peak_of_the_trace(program):
     profile = program.profile()
@@ -284,7 +279,6 @@ def test_eager_is_the_live_peak_of_the_trace(program):
     assert needs(profile)["eager"] == peak
 
 
-@untimed
 @given(programs())
 def test_what_an_operator_reads_is_where_the_plan_put_it(program):
     graph = step_graph(program.profile())
@@ -316,7 +310,6 @@ def assert_runs(graph: StepGraph) -> None:
             held[number] = first, end
 
 
-@untimed
 @given(programs())
 def test_a_folded_kernel_reads_what_it_would_have_read_at_its_own_time(program):
     graph = step_graph(program.profile())

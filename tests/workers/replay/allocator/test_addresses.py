@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator.addresses import AddressSpace
 
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 
-
-@untimed
 @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from([1, 2, 5]), st.booleans()), max_size=40))
 def test_ranges_never_overlap_and_are_the_lowest_that_fit(steps: list[tuple[int, int, bool]]) -> None:
     space = AddressSpace()

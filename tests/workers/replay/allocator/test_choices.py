@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import Choice, Choices, replay
 
 MIB = 1 << 20
 FIRST = 0  # who asks
-untimed = settings(deadline=None)  # a busy machine is no failure
 
 
 def reserved_mib(sizes: list[int], choices: Choices, limit_mib: int, events: list[int]) -> int | None:
@@ -110,7 +109,6 @@ def test_where_the_last_choice_is_refused_the_replay_says_where():
     assert outcome.failed_position == 1
 
 
-@untimed
 @given(st.lists(st.integers(0, 60 * MIB), min_size=1, max_size=20), st.integers(1, 5))
 def test_with_room_for_all_choices_change_nothing(sizes, num_askers):
     events = [*range(len(sizes)), *(~index for index in range(len(sizes)))]

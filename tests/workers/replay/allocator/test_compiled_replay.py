@@ -13,7 +13,6 @@ from types import ModuleType
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import AllocatorSettings, Choice, Replay, compiled_replay, replay
@@ -22,7 +21,6 @@ from tests.workers.replay.allocator.streams import MIB, streams
 
 ROOT = Path(__file__).parents[4]
 COMPILER = os.environ.get("CC") or "cc"
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 SETTINGS = st.builds(
     AllocatorSettings,
     roundup_power2_divisions=st.sampled_from([0, 8]),
@@ -88,7 +86,6 @@ def both(
     return Replay(**found._asdict(), completed=found.failed_position is None), expected
 
 
-@untimed
 @given(streams(), SETTINGS, LIMITS, LIMITS)
 def test_it_gives_what_python_gives(
     step: tuple[list[int], list[int]],

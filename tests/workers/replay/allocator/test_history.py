@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import (
@@ -23,8 +22,6 @@ from autofit_workers.replay.allocator import (
 )
 from autofit_workers.spec.trace import HostWait
 from tests.workers.replay.allocator.streams import SETTINGS, on_streams, streams
-
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
 BLOCKS = {ActionKind.ALLOC: 1, ActionKind.FREE_REQUESTED: -1}
@@ -48,7 +45,6 @@ def test_actions_have_the_names_of_pytorch_s_memory_snapshots():
     assert set(ActionKind) == blocks | {"segment_alloc", "segment_free", "segment_map", "segment_unmap"}
 
 
-@untimed
 @given(on_streams(), SETTINGS, st.sampled_from([keeps_up, lags]))
 def test_the_actions_add_up_to_the_peaks_of_a_replay(
     stream: tuple[list[int], list[int], Streams], settings: AllocatorSettings, clock: EventClock
@@ -65,7 +61,6 @@ def test_the_actions_add_up_to_the_peaks_of_a_replay(
     )
 
 
-@untimed
 @given(streams(), SETTINGS, st.data())
 def test_plans_are_found_in_the_history_as_they_are_in_a_replay(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings, data: st.DataObject
@@ -85,7 +80,6 @@ def test_plans_are_found_in_the_history_as_they_are_in_a_replay(
     assert max(running_bytes(history, SEGMENTS)) == outcome.peak_reserved_bytes
 
 
-@untimed
 @given(streams(), SETTINGS)
 def test_the_final_segments_are_what_the_actions_left(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings
@@ -106,7 +100,6 @@ def test_the_final_segments_are_what_the_actions_left(
     assert sum(segment.size for segment in history.segments) == running_bytes(history, SEGMENTS)[-1]
 
 
-@untimed
 @given(streams(), SETTINGS)
 def test_blocks_lie_within_memory_that_is_mapped_and_never_overlap(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings

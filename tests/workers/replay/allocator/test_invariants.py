@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import (
@@ -18,8 +17,6 @@ from autofit_workers.replay.allocator import (
     SegmentBlock,
     lags,
 )
-
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
 
@@ -123,7 +120,6 @@ def is_active(block: SegmentBlock) -> bool:
     return block.is_allocated or block.is_pending
 
 
-@untimed
 @given(SETTINGS, LIMITS, ACTIONS)
 def test_blocks_tile_their_segments_and_no_byte_is_lost(
     settings: AllocatorSettings, limit_bytes: int | None, actions: Actions
@@ -134,7 +130,6 @@ def test_blocks_tile_their_segments_and_no_byte_is_lost(
         program.check()
 
 
-@untimed
 @given(SETTINGS, LIMITS, ACTIONS)
 def test_freeing_everything_and_releasing_returns_to_zero(
     settings: AllocatorSettings, limit_bytes: int | None, actions: Actions
@@ -153,7 +148,6 @@ def test_freeing_everything_and_releasing_returns_to_zero(
     assert all(front.next is None for front in allocator._pools.fronts.values()), "the range is in pieces"
 
 
-@untimed
 @given(SETTINGS, LIMITS, ACTIONS)
 def test_the_same_program_gives_the_same_segments(
     settings: AllocatorSettings, limit_bytes: int | None, actions: Actions
@@ -169,7 +163,6 @@ def test_the_same_program_gives_the_same_segments(
     assert first.num_alloc_retries == second.num_alloc_retries
 
 
-@untimed
 @given(SETTINGS, ACTIONS)
 def test_without_a_limit_nothing_is_retried(settings: AllocatorSettings, actions: Actions) -> None:
     program = Program(settings, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import assume, given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import (
@@ -18,13 +17,11 @@ from autofit_workers.replay.allocator import (
 )
 from tests.workers.replay.allocator.streams import MIB, SETTINGS, on_streams, streams
 
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 CLOCKS = st.sampled_from([keeps_up, lags])
 LIMITS = st.integers(0, 300 * MIB)
 Events = tuple[list[int], list[int]]
 
 
-@untimed
 @given(on_streams(), SETTINGS, LIMITS, CLOCKS)
 def test_no_more_than_the_limit_is_ever_reserved(
     step: tuple[list[int], list[int], Streams], settings: AllocatorSettings, limit_bytes: int, clock
@@ -34,7 +31,6 @@ def test_no_more_than_the_limit_is_ever_reserved(
     assert result.peak_allocated_bytes <= result.peak_reserved_bytes <= limit_bytes
 
 
-@untimed
 @given(on_streams(), SETTINGS, st.integers(0, 300 * MIB), CLOCKS)
 def test_where_the_limit_is_not_reached_the_replay_is_that_without_one(
     step: tuple[list[int], list[int], Streams], settings: AllocatorSettings, spare_bytes: int, clock
@@ -50,7 +46,6 @@ def test_where_the_limit_is_not_reached_the_replay_is_that_without_one(
     )
 
 
-@untimed
 @given(streams(), LIMITS, st.sampled_from([None, 32 * MIB]))
 def test_memory_runs_out_only_where_segments_of_live_blocks_leave_no_room(
     step: Events, limit_bytes: int, max_split_size_bytes: int | None

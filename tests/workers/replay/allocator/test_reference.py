@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import (
@@ -15,8 +14,6 @@ from autofit_workers.replay.allocator import (
     CachingAllocator,
     StreamEvent,
 )
-
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
 UNBOUNDED = 1 << 60
@@ -222,7 +219,6 @@ class Pair:
         return next(p for p in self.reference.pieces if p.address == address)
 
 
-@untimed
 @given(
     st.sampled_from([None, 20 * MIB, 30 * MIB]),
     st.none() | st.integers(20 * MIB, 250 * MIB),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from autofit_workers.replay.allocator import (
@@ -22,8 +21,6 @@ from autofit_workers.replay.allocator import (
     replay,
 )
 from tests.workers.replay.allocator.streams import SETTINGS, on_streams, streams
-
-untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
 CLOCKS = st.sampled_from([keeps_up, lags])
@@ -71,7 +68,6 @@ def replay_by_hand(
     )
 
 
-@untimed
 @given(streams(), SETTINGS, LIMITS)
 def test_a_replay_equals_driving_the_allocator_by_hand(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings, limit_bytes: int | None
@@ -81,7 +77,6 @@ def test_a_replay_equals_driving_the_allocator_by_hand(
     )
 
 
-@untimed
 @given(on_streams(), SETTINGS, LIMITS, CLOCKS)
 def test_a_replay_on_streams_equals_driving_the_allocator_by_hand(
     stream: tuple[list[int], list[int], Streams],
@@ -94,7 +89,6 @@ def test_a_replay_on_streams_equals_driving_the_allocator_by_hand(
     assert found == replay_by_hand(events, sizes, settings, limit_bytes, streams=streams, clock=clock)
 
 
-@untimed
 @given(streams(), SETTINGS, LIMITS, st.integers(0, 3))
 def test_any_one_stream_gives_what_the_default_one_gives(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings, limit_bytes: int | None, number: int
@@ -106,7 +100,6 @@ def test_any_one_stream_gives_what_the_default_one_gives(
     assert found == replay(events, sizes, settings=settings, limit_bytes=limit_bytes)
 
 
-@untimed
 @given(on_streams(), SETTINGS, LIMITS)
 def test_what_other_streams_use_changes_nothing_where_the_device_keeps_up(
     stream: tuple[list[int], list[int], Streams], settings: AllocatorSettings, limit_bytes: int | None
@@ -120,7 +113,6 @@ def test_what_other_streams_use_changes_nothing_where_the_device_keeps_up(
     assert found[0] == found[1]
 
 
-@untimed
 @given(streams(), SETTINGS)
 def test_live_bytes_bound_the_allocated_peak_and_that_the_reserved_peak(
     stream: tuple[list[int], list[int]], settings: AllocatorSettings
@@ -130,7 +122,6 @@ def test_live_bytes_bound_the_allocated_peak_and_that_the_reserved_peak(
     assert live_peak_bytes(*stream) <= outcome.peak_allocated_bytes <= outcome.peak_reserved_bytes
 
 
-@untimed
 @given(streams(), st.data())
 def test_the_live_peak_never_falls_when_a_size_grows(
     stream: tuple[list[int], list[int]], data: st.DataObject
@@ -141,7 +132,6 @@ def test_the_live_peak_never_falls_when_a_size_grows(
     assert live_peak_bytes(events, sizes) <= live_peak_bytes(events, larger)
 
 
-@untimed
 @given(streams(), st.integers(0, 200 * MIB))
 def test_stopping_above_a_bound_tells_whether_the_reserved_peak_is_above_it(
     stream: tuple[list[int], list[int]], bound_bytes: int
@@ -185,7 +175,6 @@ def test_the_peak_position_is_where_the_peak_was_first_reached() -> None:
 
 
 @given(on_streams(), SETTINGS, CLOCKS)
-@untimed
 def test_given_blocks_add_up_to_what_is_allocated(
     stream: tuple[list[int], list[int], Streams], settings: AllocatorSettings, clock: EventClock
 ) -> None:

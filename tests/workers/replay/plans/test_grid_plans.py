@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit_workers.replay.plans.grid_plans import GridPlans, neighbours
 from autofit_workers.replay.plans.plan import Plan
 from tests.workers.replay.plan_tables import CONVOLUTION, MadeUpPlans, of_samples, variant
-
-untimed = settings(deadline=None)  # a busy machine is no failure
 
 
 def lines(slope: int, start: int) -> MadeUpPlans:
@@ -55,7 +53,6 @@ def test_the_grid_has_powers_of_two_and_the_sizes_halfway_between(num_samples, e
 
 
 @given(st.integers(1, 10**6))
-@untimed
 def test_neighbours_surround_a_size_and_lie_on_the_grid(num_samples):
     low, high = neighbours(num_samples)
     assert low <= num_samples <= high <= 3 * low / 2 + 1
@@ -64,7 +61,6 @@ def test_neighbours_surround_a_size_and_lie_on_the_grid(num_samples):
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1), st.integers(0, 10**7), st.integers(0, 10**9))
-@untimed
 def test_what_grows_in_a_line_is_exact(batch_sizes, slope, start):
     source = lines(slope, start)
     calls = [of_samples(n) for n in batch_sizes]
