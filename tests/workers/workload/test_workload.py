@@ -4,6 +4,7 @@ import base64
 import collections
 import dataclasses
 import hashlib
+import importlib
 import pickle
 import sys
 import threading
@@ -266,6 +267,21 @@ def test_functions_of_a_script_cross_by_value() -> None:
     ref = script["workload"].reference()
     assert run_step(resolve(ref)) == run_step(script["workload"])
     assert str(Path.cwd()) in ref.search_path
+
+
+def test_modules_from_folders_that_a_program_added_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a notebook adds the folder of the code beside it, while another folder is the current one."""
+    (tmp_path / "models_of_mine.py").write_text(SOURCE)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    workload = importlib.import_module("models_of_mine").workload
+    ref = workload.reference()
+    assert str(tmp_path) in ref.search_path
+    assert not [folder for folder in ref.search_path if folder.endswith("-packages")]  # every Python has them
+    del sys.modules["models_of_mine"]  # another process would not have it, nor its folder
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    assert run_step(resolve(ref)) == run_step(workload)
 
 
 def test_changed_copy_of_a_loaded_workload_crosses_by_value_with_its_file(train: str) -> None:

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import importlib
 import pickle
+import site
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -336,15 +337,30 @@ def _pickled(workload: Workload) -> WorkloadRef:
                 f"the workload cannot be sent to a worker ({type(error).__name__}: {error}): "
                 "build what it needs inside its functions, or define it in a file and give file.py:name"
             ) from error
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = ([str(Path(main).resolve().parent)] if main else []) + [str(Path.cwd())]
     return WorkloadRef(
         kind="pickle",
         target=workload.name or getattr(workload.build_model, "__name__", "workload"),
         source_sha256=hashlib.sha256(payload).hexdigest(),
-        search_path=tuple(dict.fromkeys(folders)),
+        search_path=_import_folders(),
         payload_base64=base64.b64encode(payload).decode("ascii"),
     )
+
+
+def _import_folders() -> tuple[str, ...]:
+    """Folders from which a pickle's modules are imported here, but for those that every Python has.
+
+    They are those of the main file, the current one and what the program added to `sys.path`, as a notebook
+    does for the code beside it.
+    """
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    installed = {Path(root) for root in (sys.prefix, sys.base_prefix, site.getuserbase())}
+    added = (Path(folder) for folder in sys.path if folder)
+    folders = [
+        *([Path(main).resolve().parent] if main else []),
+        Path.cwd(),
+        *(path.absolute() for path in added if path.is_dir() and installed.isdisjoint(path.parents)),
+    ]
+    return tuple(dict.fromkeys(map(str, folders)))
 
 
 def _unpickled(ref: WorkloadRef) -> Any:
