@@ -279,8 +279,9 @@ class JobQueue:
             if known and not again:
                 return self._required(known[job_id]), False
             free_id, number = job_id, 2
-            while self._trials_of([free_id]):
+            while known:
                 free_id, number = f"{job_id}-{number}", number + 1
+                known = self._trials_of([free_id])
             created = self._create(free_id, spec, mark)
             first = self._trials_of([free_id])[free_id]
             if _trial_id(first) == created:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -254,6 +254,25 @@ def _enqueue_and_claim(storage: str, worker: int, start: Barrier, claimed: Any) 
             num_running = sum(one.state is JobState.RUNNING for one in queue.records())
             claimed.put((job.job_id, worker, num_running))
             queue.finish(job, ANSWER)
+
+
+def test_a_job_that_another_process_adds_meanwhile_is_not_added_again(
+    queue: JobQueue, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process adds it after this one has looked whether it exists."""
+    look_up = queue._trials_of
+
+    def look_up_before_the_other(job_ids: Collection[str]) -> Any:
+        monkeypatch.setattr(queue, "_trials_of", look_up)
+        found = look_up(job_ids)
+        with JobQueue.open(storage) as other:
+            other.enqueue("a", SPEC)
+        return found
+
+    monkeypatch.setattr(queue, "_trials_of", look_up_before_the_other)
+    job, is_new = queue.enqueue("a", SPEC)
+    assert (job.job_id, is_new) == ("a", False)
+    assert [job.job_id for job in queue.records()] == ["a"]
 
 
 @pytest.mark.process
