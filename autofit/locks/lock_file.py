@@ -235,8 +235,8 @@ def _other_schema(schema: object, where: str | Path) -> str:
             f"wrote it, or write it again with `{UPDATE_COMMAND}`"
         )
     return (
-        f'{where} is no lock, as it does not say schema = "{LOCK_SCHEMA}": name a file that `{UPDATE_COMMAND}` '
-        "wrote"
+        f'{where} is no lock, as it does not say schema = "{LOCK_SCHEMA}": name a file that '
+        f"`{UPDATE_COMMAND}` wrote"
     )
 
 
