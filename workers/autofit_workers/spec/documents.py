@@ -6,7 +6,7 @@
     JSON's and TOML's nesting                 MOST_LEVELS
     whole numbers                             64 bits, with a sign
     other numbers                             finite
-    bytes of TOML                             MOST_TOML_BYTES
+    bytes of TOML                             MOST_TOML_BYTES, unless its reader says more
     dots in one line of TOML                  MOST_DOTS
     seconds that a pipe may be silent         PIPE_SECONDS
 
@@ -204,16 +204,20 @@ def _require_affordable(data: bytes, *, times: int) -> None:
         raise LimitError("has more values than any document of autofit")
 
 
-def parse_toml(data: str | bytes) -> dict[str, Any]:
+def parse_toml(data: str | bytes, most_bytes: int = MOST_TOML_BYTES) -> dict[str, Any]:
     """Parses a TOML text.
+
+    Args:
+        data: the text.
+        most_bytes: most characters that the text may have.
 
     Raises:
         UnicodeDecodeError: `data` is not UTF-8.
         DocumentError: `data` is not TOML, or beyond a limit.
     """
     text = data if isinstance(data, str) else data.decode()
-    if len(text) > MOST_TOML_BYTES:
-        raise LimitError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
+    if len(text) > most_bytes:
+        raise LimitError(f"is larger than {most_bytes >> 10} KiB")
     # tomllib's time grows with the square of a key's parts; only `\n` ends a line, and with it a key.
     if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
         raise LimitError(f"has a line with more than {MOST_DOTS} dots")
