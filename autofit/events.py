@@ -174,6 +174,36 @@ class UnreadableCounted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RealRunPeak:
+    """Peak that a user observed in a real run and stored with `autofit observe`.
+
+    Attributes:
+        workload: short name of the workload.
+        gpu: key of the card; empty if none was named.
+        kind: kind of the peak: `allocated`, `reserved` or `device`.
+        observed_bytes: the observed peak.
+        predicted_bytes: likely peak of that kind that was predicted for the run; None if it is not known.
+    """
+
+    workload: str
+    gpu: str
+    kind: str
+    observed_bytes: int
+    predicted_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealRunsObserved:
+    """The stored peaks of real runs have changed.
+
+    Attributes:
+        peaks: all that are stored now, the newest first.
+    """
+
+    peaks: tuple[RealRunPeak, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Progress of a stage of a search or prediction, for a user to see.
 
@@ -224,6 +254,7 @@ Event = (
     | WorkersChanged
     | JobsCounted
     | UnreadableCounted
+    | RealRunsObserved
     | Progress
     | Noted
     | TuneFinished

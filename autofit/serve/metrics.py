@@ -19,6 +19,7 @@ from autofit.events import (
     Event,
     JobsCounted,
     PredictionCompared,
+    RealRunsObserved,
     RecommendationMade,
     TrialAbandoned,
     TrialFinished,
@@ -28,6 +29,7 @@ from autofit.events import (
     WorkersChanged,
 )
 from autofit.jobs.records import JobState
+from autofit.serve.real_run_metrics import RealRunMetrics
 from autofit.study.damage import Kind
 from autofit_workers.installation import DISTRIBUTION
 from autofit_workers.spec.knobs import Knobs
@@ -71,6 +73,8 @@ class Metrics:
         self._series = _Series(registry)
         self._workload_label = _capped(max_workloads)
         self._gpu_label = _capped(max_workloads)
+        # Labels of their own, so that many observed workloads leave those of searches alone.
+        self._real_runs = RealRunMetrics(registry, _capped(max_workloads), _capped(max_workloads))
         self._searches: dict[str, _Search] = {}
         self._in_flight: dict[tuple[str, int], tuple[Probe, float]] = {}
         self._workers: dict[str, WorkersChanged] = {}
@@ -98,11 +102,16 @@ class Metrics:
             case JobsCounted(by_state=by_state):
                 for state in JobState:
                     self._series.jobs.labels(state).set(by_state.get(state, 0))
-            case UnreadableCounted(source=source, by_kind=by_kind):
-                self._unreadable[source] = by_kind
-                total = sum(map(collections.Counter, self._unreadable.values()), collections.Counter[str]())
-                for kind in Kind:
-                    self._series.unreadable.labels(kind).set(total[kind])
+            case RealRunsObserved():
+                self._real_runs.show(event)
+            case UnreadableCounted():
+                self._show_unreadable(event)
+
+    def _show_unreadable(self, event: UnreadableCounted) -> None:
+        self._unreadable[event.source] = event.by_kind
+        total = sum(map(collections.Counter, self._unreadable.values()), collections.Counter[str]())
+        for kind in Kind:
+            self._series.unreadable.labels(kind).set(total[kind])
 
     def _start(self, event: TuneStarted) -> None:
         """Shows a search that begins, unless the same workload and GPU has one that began later."""

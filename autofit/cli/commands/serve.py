@@ -54,8 +54,9 @@ _SWITCH_SECONDS = 0.00005
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
     """Serve the Prometheus metrics of a storage.
 
-    The storage is the only source, so a restart shows the same counts. There are no counts until it has
-    been read once. While it cannot be read, autofit_storage_up is 0 and reading is tried again.
+    The storage is the source of searches and jobs, so a restart shows the same counts. There are no counts
+    until it has been read once. While it cannot be read, autofit_storage_up is 0 and reading is tried again.
+    Peaks of real runs are those that `autofit observe` stored in this machine's state directory.
 
     \b
     /metrics   for Prometheus
@@ -68,6 +69,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
 
     from autofit.serve.background import Background
     from autofit.serve.metrics import Metrics
+    from autofit.serve.observation_reader import BesideObservations, ObservationReader
     from autofit.serve.reader import reader_of
     from autofit.serve.server import serve_metrics
     from autofit.serve.watch import StorageWatch
@@ -77,13 +79,17 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     storage = job_storage(storage)
     sys.setswitchinterval(_SWITCH_SECONDS)
     served, counted = CollectorRegistry(), CollectorRegistry()
-    reader = reader_of(storage, emit=Metrics(counted), log=_log)
+    metrics = Metrics(counted)
+    reader = reader_of(storage, emit=metrics, log=_log)
+    observations = ObservationReader(emit=metrics, log=_log)
 
     def begin_to_count() -> None:
         served.register(counted)
         gc.freeze()  # records that were read stay in memory; collecting among them would delay every scrape
 
-    watch = StorageWatch(reader, registry=served, on_first_read=begin_to_count, log=_log)
+    watch = StorageWatch(
+        BesideObservations(reader, observations), registry=served, on_first_read=begin_to_count, log=_log
+    )
     checks = {"/healthz": watch.why_stuck, "/readyz": watch.why_not_ready}
     server = serve_metrics(served, port, host, checks=checks)
     background = Background()

@@ -45,7 +45,11 @@ from autofit_workers.spec.pythons import Self, StrEnum
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.versions import SUPPORTED_RELEASES
 
+UNREADABLE = (OSError, ValueError, TypeError, LookupError)
+"""Errors of `read_stored`."""
+
 _STORED = "observation/1"  # the key of a file, with its version
+_DECIDES_NOTHING = "expected_bytes"  # field that changes no prediction
 _REPEATS = 0.02  # share by which identical runs differ
 _LOWEST_SHARE = -0.95  # a lower share would put the low end near 0 bytes
 
@@ -75,6 +79,8 @@ class Observation:
         card: key of the card; empty if none was named.
         torch: version of PyTorch with which the peak was predicted, or the release that `--torch` named.
         day: day of the observation, as `2026-11-24`.
+        expected_bytes: likely peak of the observed kind that was predicted at that time; None in the files of
+            earlier versions.
     """
 
     workload: str
@@ -93,6 +99,7 @@ class Observation:
     card: str
     torch: str
     day: str
+    expected_bytes: int | None = None
 
     @property
     def step(self) -> dict[str, Any]:
@@ -211,7 +218,12 @@ class Observations:
     @property
     def digest(self) -> str:
         """Hash of all observed peaks, which identifies them in stored searches; empty if there are none."""
-        return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
+        if not self._found:
+            return ""
+        deciding = {seen.id: _plain(seen) for seen in self._found}
+        for fields in deciding.values():
+            del fields[_DECIDES_NOTHING]
+        return fingerprint(deciding)
 
     def of(
         self, knobs: Knobs, card: Card, setup: Setup, *, mode: str, convolves: bool
@@ -262,13 +274,22 @@ def forget(name: str) -> list[Observation]:
     return [seen for _, seen in found]
 
 
+def stored_files() -> list[Path]:
+    """Files of the observed peaks of all workloads in the state directory."""
+    return sorted(paths.observations_path().glob("*.json"))
+
+
+def read_stored(path: Path) -> Observation:
+    """Reads the observed peak that a file holds; raises one of `UNREADABLE` if it holds none."""
+    return from_plain(Observation, parse_json(read_file(path))[_STORED])
+
+
 def _read(pattern: str) -> list[tuple[Path, Observation]]:
     found = []
     for path in sorted(paths.observations_path().glob(pattern)):
         try:
-            document = parse_json(read_file(path))
-            found.append((path, from_plain(Observation, document[_STORED])))
-        except (OSError, ValueError, TypeError, LookupError) as error:
+            found.append((path, read_stored(path)))
+        except UNREADABLE as error:
             _log.warning("the observation %s cannot be read and is ignored: %s", path, error)
     return found
 

@@ -191,6 +191,7 @@ def run_observe(
         card=observations.card_key(card),
         torch=settings.setup.torch or before.versions["torch"],
         day=dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        expected_bytes=likely,
     )
     observations.keep(workload, observation)
     predictor.observations = Observations.load(workload)
