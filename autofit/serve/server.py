@@ -1,9 +1,10 @@
-"""HTTP server of `/metrics` for Prometheus, and of health checks such as `/healthz` and `/readyz`.
+"""HTTP servers: `/metrics` for Prometheus with health checks such as `/healthz`, and others.
 
-The server is aiohttp's, in a thread with an event loop of its own: a connection takes no thread, and while
+A server is aiohttp's, in a thread with an event loop of its own: a connection takes no thread, and while
 the system refuses further connections the server waits. This module limits the resources that clients take:
 
-- a connection serves one request, and lives `request_seconds` at most, however slowly the request is sent
+- a connection lives `connection_seconds` at most, however slowly requests are sent; one of `/metrics` serves
+  a single request
 - if there are more connections than the process may open files, the oldest is closed
 - errors of connections are logged once a minute at most
 """
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,14 +33,19 @@ _BACKLOG = 128
 _MOST_CONNECTIONS = 4096
 _OTHER_FILES = 128  # files that the process opens otherwise: its storage, Ray's client, libraries
 _LINE_SECONDS = 60.0
+_HANDSHAKE_SECONDS = 10.0  # for TLS
 
 Check = Callable[[], str | None]
 """Returns the reason why a check fails; None if it succeeds."""
 
 
+Handler = Callable[["web.BaseRequest"], Awaitable["web.StreamResponse"]]
+"""Answers a request."""
+
+
 @dataclass(frozen=True, slots=True)
-class MetricsServer:
-    """Running HTTP server of metrics.
+class HttpServer:
+    """Running HTTP server.
 
     Attributes:
         port: port that it listens on; chosen by the system if 0 was given.
@@ -62,7 +69,7 @@ def serve_metrics(
     checks: Mapping[str, Check] | None = None,
     max_connections: int | None = None,
     request_seconds: float = 10.0,
-) -> MetricsServer:
+) -> HttpServer:
     """Starts an HTTP server for the metrics in `registry`; it runs until the returned server is closed.
 
     Args:
@@ -75,22 +82,54 @@ def serve_metrics(
     Raises:
         InfrastructureError: the server cannot listen on the address, such as a port in use.
     """
+    answer = _answering(registry, {"/healthz": lambda: None, **(checks or {})})
+    return serve_http(
+        answer, port, host, of="metrics", max_connections=max_connections, connection_seconds=request_seconds
+    )
+
+
+def serve_http(
+    answer: Handler,
+    port: int,
+    host: str = "127.0.0.1",
+    *,
+    of: str,
+    tls: ssl.SSLContext | None = None,
+    max_connections: int | None = None,
+    connection_seconds: float = 60.0,
+) -> HttpServer:
+    """Starts an HTTP server; it runs until the returned server is closed.
+
+    Args:
+        answer: answers a request, in the server's own thread.
+        of: name of what is served, for messages, such as `metrics`.
+        tls: context of HTTPS; None for HTTP.
+        max_connections: most connections at a time; by default the number of files that the process may open,
+            less those that it needs itself.
+        connection_seconds: longest life of a connection. In the second half of it, the answer to a request
+            asks the client for another connection.
+
+    Raises:
+        InfrastructureError: the server cannot listen on the address, such as a port in use.
+    """
     try:
         listening = _listening(host, port)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # the message names the address anyway
         raise InfrastructureError(
-            f"metrics cannot be served on {host}:{port} ({reason}): choose a free port, or 0 for any"
+            f"{of} cannot be served on {host}:{port} ({reason}): choose a free port, or 0 for any"
         ) from error
     loop = asyncio.new_event_loop()
-    answer = _answering(registry, {"/healthz": lambda: None, **(checks or {})})
-    server = _bounded(answer, loop, max_connections or _num_connections(), request_seconds)
-    loop.run_until_complete(loop.create_server(server, sock=listening, backlog=_BACKLOG))
+    server = _bounded(answer, loop, max_connections or _num_connections(), connection_seconds)
+    shaking = None if tls is None else _HANDSHAKE_SECONDS
+    loop.run_until_complete(
+        loop.create_server(server, sock=listening, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=shaking)
+    )
     thread = threading.Thread(
-        target=_run, args=(loop, server, listening), name="autofit-metrics", daemon=True
+        target=_run, args=(loop, server, listening), name=f"autofit-{of.replace(' ', '-')}", daemon=True
     )
     thread.start()
-    return MetricsServer(listening.getsockname()[1], loop, thread)
+    return HttpServer(listening.getsockname()[1], loop, thread)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -109,6 +148,7 @@ def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listening: socket.
     loop.run_forever()
     listening.close()
     loop.run_until_complete(server.shutdown(0))
+    loop.run_until_complete(asyncio.sleep(0))  # a turn in which aborted connections are closed
     loop.close()
 
 
@@ -131,10 +171,7 @@ class _Seldom(logging.Filter):
 
 
 def _bounded(
-    answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-    loop: asyncio.AbstractEventLoop,
-    max_connections: int,
-    request_seconds: float,
+    answer: Handler, loop: asyncio.AbstractEventLoop, max_connections: int, connection_seconds: float
 ) -> web.Server:
     """Server that limits the number and duration of connections, and logs their errors seldom."""
     from aiohttp import web
@@ -149,8 +186,15 @@ def _bounded(
         """aiohttp server that limits the number and the duration of connections."""
 
         def __init__(self) -> None:
-            super().__init__(answer, loop=loop, logger=log, access_log=None)
+            super().__init__(self._answer, loop=loop, logger=log, access_log=None)
             self._open: dict[Any, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+
+        async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+            response = await answer(request)
+            known = self._open.get(request.protocol)
+            if known is None or known[1].when() - loop.time() < connection_seconds / 2:
+                response.force_close()
+            return response
 
         def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
             super().connection_made(handler, transport)
@@ -158,7 +202,13 @@ def _bounded(
                 oldest, timer = self._open.pop(next(iter(self._open)))  # now, as it is lost a turn later
                 timer.cancel()
                 oldest.abort()
-            self._open[handler] = transport, loop.call_later(request_seconds, transport.abort)
+            self._open[handler] = transport, loop.call_later(connection_seconds, transport.abort)
+
+        async def shutdown(self, timeout: float | None = None) -> None:
+            await super().shutdown(timeout)
+            for transport, timer in self._open.values():
+                timer.cancel()
+                transport.abort()  # a close of TLS would wait for the client
 
         def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
             super().connection_lost(handler, exc)
@@ -194,9 +244,7 @@ def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitabl
     return metrics
 
 
-def _answering(
-    registry: CollectorRegistry, checks: Mapping[str, Check]
-) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+def _answering(registry: CollectorRegistry, checks: Mapping[str, Check]) -> Handler:
     """Handler of HTTP requests: metrics, health checks, and 404 for other paths."""
     from aiohttp import web
 

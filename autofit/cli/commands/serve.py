@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import sys
+from typing import Any
 
 import click
 
 from autofit.cli.options.jobs import job_storage
 from autofit.cli.options.shared import setting, without_secret
+from autofit.cli.options.webhook import WEBHOOK, start_webhook
 from autofit.errors import ExitCode
 from autofit.jobs.submission import STORAGE_VARIABLE
 
@@ -51,7 +54,10 @@ _SWITCH_SECONDS = 0.00005
     callback=without_secret("AUTOFIT_ADDRESS"),
     help="Also start queued jobs, on the cluster with this dashboard, such as http://head:8265.",
 )
-def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
+@WEBHOOK
+def serve(
+    storage: str | None, host: str, port: int, interval: float, address: str | None, **webhook: Any
+) -> ExitCode:
     """Serve the Prometheus metrics of a storage.
 
     The storage is the source of searches and jobs, so a restart shows the same counts. There are no counts
@@ -62,6 +68,9 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     /metrics   for Prometheus
     /healthz   503 when the process should be restarted
     /readyz    503 when the storage cannot be read
+
+    With --webhook, pods annotated with autofit.dev/check: NAME are held against the memory that a lock of
+    `autofit lock` says configuration NAME needs, before Kubernetes creates them.
 
     Ends with 0 on SIGTERM or Ctrl-C, 2 for wrong options, 5 when the port is in use.
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
@@ -91,11 +100,14 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
         BesideObservations(reader, observations), registry=served, on_first_read=begin_to_count, log=_log
     )
     checks = {"/healthz": watch.why_stuck, "/readyz": watch.why_not_ready}
-    server = serve_metrics(served, port, host, checks=checks)
     background = Background()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: background.stop())
-    try:
+    with contextlib.ExitStack() as ended:
+        ended.callback(background.join, _END_SECONDS)
+        ended.callback(background.stop)
+        server = serve_metrics(served, port, host, checks=checks)
+        ended.callback(server.close)
         _log(f"metrics at http://{host}:{server.port}/metrics")
         background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
         if address is not None:
@@ -105,11 +117,10 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
             background.repeat(
                 admitting.run, pause_seconds=_ADMIT_SECONDS, at_end=admitting.close, name="admission"
             )
+        reviewing = start_webhook(host=host, registry=served, background=background, log=_log, **webhook)
+        if reviewing is not None:
+            ended.callback(reviewing.close)
         background.wait()
-    finally:
-        server.close()
-        background.stop()
-        background.join(_END_SECONDS)
     return ExitCode.FOUND
 
 

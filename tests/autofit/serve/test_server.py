@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from autofit.errors import ExitCode, InfrastructureError
-from autofit.serve.server import MetricsServer, serve_metrics
+from autofit.serve.server import HttpServer, serve_metrics
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def reasons() -> list[str]:
 
 
 @pytest.fixture
-def server(registry: CollectorRegistry, reasons: list[str]) -> Iterator[MetricsServer]:
+def server(registry: CollectorRegistry, reasons: list[str]) -> Iterator[HttpServer]:
     server = serve_metrics(registry, 0, checks={"/readyz": lambda: reasons[0] if reasons else None})
     yield server
     server.close()
 
 
-def get(server: MetricsServer, path: str) -> tuple[int, str]:
+def get(server: HttpServer, path: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         connection.request("GET", path)
@@ -50,25 +50,25 @@ def get(server: MetricsServer, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def test_metrics_are_the_registry(server: MetricsServer):
+def test_metrics_are_the_registry(server: HttpServer):
     status, text = get(server, "/metrics")
     assert (status, text.splitlines()[-1]) == (200, "apples 3.0")
 
 
-def test_checks_answer_with_200_or_with_503_and_the_reason(server: MetricsServer, reasons: list[str]):
+def test_checks_answer_with_200_or_with_503_and_the_reason(server: HttpServer, reasons: list[str]):
     assert get(server, "/readyz") == (200, "ok\n")
     reasons.append("the storage cannot be read")
     assert get(server, "/readyz") == (503, "the storage cannot be read\n")
     assert get(server, "/healthz") == (200, "ok\n")
 
 
-def test_another_path_says_which_there_are(server: MetricsServer):
+def test_another_path_says_which_there_are(server: HttpServer):
     status, text = get(server, "/")
     assert status == 404
     assert "/metrics, /healthz, /readyz" in text
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(server: MetricsServer):
+def test_a_client_that_says_nothing_keeps_nobody_waiting(server: HttpServer):
     with socket.create_connection(("127.0.0.1", server.port)):
         assert get(server, "/metrics")[0] == 200
 
@@ -162,7 +162,7 @@ def test_a_burst_leaves_the_newest_connections_alone(registry: CollectorRegistry
 
 
 def test_nonsense_of_clients_is_a_line_a_minute_without_traceback(
-    server: MetricsServer, caplog: pytest.LogCaptureFixture
+    server: HttpServer, caplog: pytest.LogCaptureFixture
 ):
     for nonsense in (
         b"\x16\x03\x01\x02\x00\r\n\r\n",
