@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 PATH = "/validate"
+HEALTH_PATH = "/healthz"
 # The API server refuses objects above 3 MiB, and a review may hold a former object beside the new one.
 MOST_BODY_BYTES = 8 * 1024**2
 _BODY_SECONDS = 10.0
@@ -61,7 +62,7 @@ class WebhookMetrics:
 
 
 def answering(locks: KeptLocks, denied: Collection[Judgement], metrics: WebhookMetrics) -> Handler:
-    """Handler of the webhook's HTTP requests: reviews at `/validate`, and 404 for other paths.
+    """Handler of the webhook's HTTP requests: reviews at `/validate`, health checks at `/healthz`.
 
     Args:
         denied: judgements for which an object is refused; with others it is admitted, with a warning.
@@ -69,6 +70,8 @@ def answering(locks: KeptLocks, denied: Collection[Judgement], metrics: WebhookM
     from aiohttp import web
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == HEALTH_PATH:
+            return web.Response(text="ok\n")
         if request.path != PATH:
             return web.Response(status=404, text=f"not found; reviews are sent to {PATH}\n")
         if request.method != "POST":

@@ -13,7 +13,7 @@ from autofit.locks.lock_file import ANY_CARD, LockedConfiguration, LockedPeak
 from autofit.settings.parallels import parallels_of
 from autofit.units import format_bytes
 from autofit.webhook.kept_locks import KeptLocks, UnknownConfigurationError
-from autofit.webhook.pods import GpuAsked, PodAsked, pods_of
+from autofit.webhook.pods import GpuAsked, PodAsked, TooLargeError, pods_of
 from autofit.webhook.review import Review
 from autofit_workers.spec.setup import Parallel
 
@@ -52,7 +52,10 @@ class UnclearError(Exception):
 
 def judge(review: Review, locks: KeptLocks) -> Judged:
     """Judgement of the object of a review: the worst of any pod on any of the GPUs that it may be given."""
-    pods = pods_of(review.kind, review.manifest) if review.is_creation else ()
+    try:
+        pods = pods_of(review.kind, review.manifest) if review.is_creation else ()
+    except TooLargeError as error:
+        return Judged(Judgement.UNKNOWN, str(error))
     if pods is None:
         return Judged(Judgement.NOT_ASKED)
     asked = [pod for pod in pods if pod.configuration is not None]

@@ -15,6 +15,8 @@ from autofit.errors import did_you_mean
 from autofit.locks.lock_file import LockedConfiguration, LockError, read_lock
 
 _ENDING = ".toml"
+_MOST_SHOWN = 100
+_MOST_COMPARED = 20_000  # characters
 Stamp = tuple[int, int, int]
 
 
@@ -111,8 +113,10 @@ class KeptLocks:
             )
         if not found:
             names = [each for file in files.values() for each in file.configurations]
+            # Looking for similar names takes long for long ones and among many; anyone may send one.
+            near = did_you_mean(name, names) if len(name) * len(names) <= _MOST_COMPARED else ""
             raise UnknownConfigurationError(
-                f"no lock has a configuration {name!r}.{did_you_mean(name, names)} `autofit lock` writes it"
+                f"no lock has a configuration {name[:_MOST_SHOWN]!r}.{near} `autofit lock` writes it"
             )
         return next(iter(found.values()))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from autofit.hardware.gpu_names import matching
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.webhook.review import as_items, as_mapping
 
 ANNOTATION = "autofit.dev/check"
+
+_Item = TypeVar("_Item")
 
 _ALL = "*"  # each item of an array, or each value of an object
 _POD = ("spec", "template")
@@ -34,10 +36,18 @@ _MIG = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")
 # Labels of NVIDIA's GPU feature discovery, and of the clouds.
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _MEMORY_LABEL = "nvidia.com/gpu.memory"  # in MiB, as nvidia-smi shows it
+_LABELS = (*_PRODUCT_LABELS, _MEMORY_LABEL)
+# What is read of an object at most. Real ones have a few of each; larger ones would keep others waiting.
+_MOST_TEMPLATES, _MOST_TERMS, _MOST_VALUES, _MOST_PRODUCTS = 100, 20, 50, 50
+_MOST_LABEL = 63  # characters of a label's value in Kubernetes
 _IN, _ABOVE = "In", "Gt"  # operators of a node affinity
 _MOST_DIGITS = 9  # of a memory in MiB
 _SHARED = re.compile(r"-SHARED$")
 _SLICE = re.compile(r"-MIG-(\d+g\.\d+gb)$", re.IGNORECASE)
+
+
+class TooLargeError(Exception):
+    """An object has more templates of pods, terms or cards than are looked at; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +98,27 @@ def pods_of(kind: str, manifest: Mapping[str, Any]) -> tuple[PodAsked, ...] | No
 
     Returns:
         The pods; None if the kind is not known.
+
+    Raises:
+        TooLargeError: the object has more templates, terms or cards than are looked at.
     """
     paths = _TEMPLATES.get(kind)
     if paths is None:
         return None
-    outer = annotated(manifest)
+    outer, catalogued = annotated(manifest), _Catalogued()
     templates = (template for path in paths for template in _at(manifest, path))
-    return tuple(_pod_of(as_mapping(template), outer) for template in templates)
+    return tuple(
+        _pod_of(as_mapping(template), outer, catalogued)
+        for template in _at_most(_MOST_TEMPLATES, templates, "templates of pods")
+    )
+
+
+def _at_most(number: int, items: Iterable[_Item], of: str) -> Iterator[_Item]:
+    """Yields the items; raises `TooLargeError` if there are more than `number`."""
+    for place, item in enumerate(items):
+        if place == number:
+            raise TooLargeError(f"more than {number} {of} are not looked at")
+        yield item
 
 
 def annotated(manifest: Mapping[str, Any]) -> str | None:
@@ -119,13 +143,13 @@ def _at(value: object, path: tuple[str, ...]) -> Iterator[object]:
         yield from _at(each, rest)
 
 
-def _pod_of(template: Mapping[str, Any], outer: str | None) -> PodAsked:
+def _pod_of(template: Mapping[str, Any], outer: str | None, catalogued: _Catalogued) -> PodAsked:
     spec = as_mapping(template.get("spec"))
     name = annotated(template)
-    return PodAsked(configuration=outer if name is None else name, gpus=tuple(_gpus_of(spec)))
+    return PodAsked(configuration=outer if name is None else name, gpus=tuple(_gpus_of(spec, catalogued)))
 
 
-def _gpus_of(spec: Mapping[str, Any]) -> Iterator[GpuAsked]:
+def _gpus_of(spec: Mapping[str, Any], catalogued: _Catalogued) -> Iterator[GpuAsked]:
     resources = set(_resources(spec))
     profiles = {match[1] for match in map(_MIG.fullmatch, resources) if match}
     # Resources of other names, such as `nvidia.com/gpu.shared`, are a share of a card.
@@ -134,7 +158,7 @@ def _gpus_of(spec: Mapping[str, Any]) -> Iterator[GpuAsked]:
         return
     for required in _alternatives(spec):
         products = _products(required)
-        cards, unknown = _cards(products)
+        cards, unknown = catalogued.cards(products)
         if profiles:
             cards, unknown = _slices(cards, profiles), (*unknown, *_unknown_profiles(profiles))
         yield GpuAsked(
@@ -158,26 +182,31 @@ def _resources(spec: Mapping[str, Any]) -> Iterator[str]:
 def _alternatives(spec: Mapping[str, Any]) -> Iterator[list[_Required]]:
     """Yields what a node's labels must be, once for each term of the pod's affinity: one term suffices."""
     selector = as_mapping(spec.get("nodeSelector"))
-    always = [_Required(label, _IN, (value,)) for label, value in selector.items() if isinstance(value, str)]
+    values = {label: selector.get(label) for label in _LABELS}
+    always = [_Required(label, _IN, (value,)) for label, value in values.items() if isinstance(value, str)]
     affinity = as_mapping(as_mapping(spec.get("affinity")).get("nodeAffinity"))
     required = as_mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    terms = [as_mapping(term) for term in as_items(required.get("nodeSelectorTerms"))]
-    for term in terms or [{}]:
-        yield [*always, *map(_required, as_items(term.get("matchExpressions")))]
+    terms = _at_most(_MOST_TERMS, as_items(required.get("nodeSelectorTerms")), "terms of a node affinity")
+    for term in [as_mapping(term) for term in terms] or [{}]:
+        of_gpus = (_required(each) for each in as_items(term.get("matchExpressions")))
+        yield [*always, *(each for each in of_gpus if each.label in _LABELS)]
 
 
 class _Required(NamedTuple):
     """Requirement of a node's label: an operator such as `In`, and its values."""
 
-    label: object
+    label: str
     operator: object
     values: tuple[str, ...]
 
 
 def _required(expression: object) -> _Required:
     parts = as_mapping(expression)
-    values = tuple(value for value in as_items(parts.get("values")) if isinstance(value, str))
-    return _Required(parts.get("key"), parts.get("operator"), values)
+    label = parts.get("key")
+    values = _at_most(_MOST_VALUES, as_items(parts.get("values")), f"values of {label}")
+    is_read = isinstance(label, str) and label in _LABELS
+    kept = tuple(value for value in values if isinstance(value, str)) if is_read else ()
+    return _Required(label if isinstance(label, str) else "", parts.get("operator"), kept)
 
 
 def _products(required: Iterable[_Required]) -> list[str]:
@@ -200,22 +229,36 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def _cards(products: Iterable[str]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """Cards that labels of products name, and the labels that name none of the catalogue.
+class _Catalogued:
+    """Cards of the catalogue that labels of products name, each looked up once for an object."""
 
-    A label of a cloud may name several, such as `nvidia-tesla-v100`, which comes with 16 and 32 GB.
-    """
-    cards: list[Gpu] = []
-    unknown = []
-    for product in products:
-        plain = _SHARED.sub("", product)
-        profile = _SLICE.search(plain)
-        wholes = tuple(matching(_SLICE.sub("", plain), catalogue().values()))
-        found = wholes if profile is None else _slices(wholes, {profile[1].lower()}) if wholes else ()
-        cards.extend(found)
-        if not found:
-            unknown.append(product)
-    return tuple(dict.fromkeys(cards)), tuple(unknown)
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Gpu, ...]] = {}
+
+    def cards(self, products: Iterable[str]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+        """Cards that labels name, and the labels that name none of the catalogue.
+
+        A label of a cloud may name several, such as `nvidia-tesla-v100`, which comes with 16 and 32 GB.
+        """
+        found = {product: self._cards(product) for product in products}
+        cards = dict.fromkeys(card for each in found.values() for card in each)
+        return tuple(cards), tuple(product[:_MOST_LABEL] for product, each in found.items() if not each)
+
+    def _cards(self, product: str) -> tuple[Gpu, ...]:
+        if product not in self._found:
+            if len(self._found) == _MOST_PRODUCTS:
+                raise TooLargeError(f"more than {_MOST_PRODUCTS} names of cards are not looked at")
+            self._found[product] = _looked_up(product) if len(product) <= _MOST_LABEL else ()
+        return self._found[product]
+
+
+def _looked_up(product: str) -> tuple[Gpu, ...]:
+    plain = _SHARED.sub("", product)
+    profile = _SLICE.search(plain)
+    wholes = tuple(matching(_SLICE.sub("", plain), catalogue().values()))
+    if profile is None or not wholes:
+        return wholes
+    return _slices(wholes, {profile[1].lower()})
 
 
 def _slices(cards: Sequence[Gpu], profiles: Collection[str]) -> tuple[Gpu, ...]:

@@ -303,6 +303,16 @@ def test_serve_load(run: Run) -> None:
     assert done.code == (outside[1] != "none")
 
 
+@of("tests/bench/webhook_load.py")
+def test_webhook_load(run: Run) -> None:
+    done = run("--reviews", 300, "--clients", 3, code=None)
+    assert "wrong answers: 0" in done.out
+    for measured in (r"one client: median (\S+) ms", r"3 clients: median \S+ ms, 99th percentile (\S+) ms"):
+        found = re.search(measured, done.out)
+        assert found is not None
+        assert float(found[1]) > 0
+
+
 @pytest.mark.bench
 @of("tests/bench/queue_speed.py")
 def test_queue_speed(run: Run) -> None:

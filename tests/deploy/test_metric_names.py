@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from autofit.serve.metrics import Metrics
 from autofit.serve.watch import StorageWatch
+from autofit.webhook.answering import WebhookMetrics
+from autofit.webhook.kept_locks import KeptLocks
 from tests.deploy.expressions import all_expressions
 from tests.deploy.places import DEPLOY, documents
 
@@ -27,9 +29,10 @@ class _NothingToRead:
 
 
 def exported() -> dict[str, set[str]]:
-    """The names of the series of `autofit serve`, each with its labels."""
+    """The names of the series of `autofit serve`, with its webhook, each with its labels."""
     registry = CollectorRegistry()
     Metrics(registry)
+    WebhookMetrics(registry, KeptLocks([], log=print), certificates=None)  # type: ignore[arg-type]  # unread
     StorageWatch(_NothingToRead(), registry=registry, on_first_read=lambda: None, log=lambda _: None)
     return {
         name: set(getattr(collector, "_labelnames", ()))

@@ -101,13 +101,16 @@ def serve(
     )
     checks = {"/healthz": watch.why_stuck, "/readyz": watch.why_not_ready}
     background = Background()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: background.stop())
     with contextlib.ExitStack() as ended:
         ended.callback(background.join, _END_SECONDS)
         ended.callback(background.stop)
         server = serve_metrics(served, port, host, checks=checks)
         ended.callback(server.close)
+        reviewing = start_webhook(host=host, registry=served, background=background, log=_log, **webhook)
+        if reviewing is not None:
+            ended.callback(reviewing.close)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: background.stop())
         _log(f"metrics at http://{host}:{server.port}/metrics")
         background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
         if address is not None:
@@ -117,9 +120,6 @@ def serve(
             background.repeat(
                 admitting.run, pause_seconds=_ADMIT_SECONDS, at_end=admitting.close, name="admission"
             )
-        reviewing = start_webhook(host=host, registry=served, background=background, log=_log, **webhook)
-        if reviewing is not None:
-            ended.callback(reviewing.close)
         background.wait()
     return ExitCode.FOUND
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import http.client
 import json
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,40 +25,8 @@ from autofit.webhook.certificates import Certificates
 from autofit.webhook.judging import Judgement, judge
 from autofit.webhook.kept_locks import KeptLocks
 from autofit.webhook.review import MalformedReviewError, review_of
+from tests.autofit.webhook.certificate import write_certificate
 from tests.autofit.webhook.reviews import lock_in, peak, pod_on, review, template
-
-cryptography = pytest.importorskip("cryptography")
-
-
-def write_certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
-    """Writes a certificate that signs itself, and its key, as tls.crt and tls.key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "tls.crt", folder / "tls.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return paths
 
 
 @dataclass
@@ -173,6 +141,40 @@ def test_a_body_in_parts_that_never_ends_is_cut_off_at_the_limit(served: Served)
     assert (answer.status, answer.headers["Connection"]) == (413, "close")
     connection.close()
     assert served.post(pod_on("NVIDIA-L4"))[0] == 200
+
+
+PRODUCT = "nvidia.com/gpu.product"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        template("gpt", terms=[{"key": "a", "operator": "In", "values": []}] * 1000),
+        template(
+            "gpt", terms=[{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["x"] * 50_000}]
+        ),
+        template("gpt", selector={PRODUCT: "x" * 1_000_000}),
+        template("gpt" * 80_000, selector={"nvidia.com/gpu.product": "Tesla-T4"}),
+        template("gpt", limits={f"nvidia.com/{number}": 1 for number in range(50_000)}),
+    ],
+    ids=["terms", "values", "label", "name", "resources"],
+)
+def test_a_pod_that_is_made_to_take_long_is_unknown_at_once(locks: KeptLocks, made: dict[str, Any]) -> None:
+    asked = review_of(json.dumps(review("Pod", made)).encode())
+    steps = 0
+
+    def count(*_arguments: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        judged = judge(asked, locks)
+    finally:
+        sys.setprofile(None)
+    assert judged.judgement is Judgement.UNKNOWN
+    assert len(judged.reason) < 500
+    assert steps < 600_000  # calls of functions, where one of each value with each other would be billions
 
 
 def test_other_paths_and_methods_are_told_what_there_is(served: Served) -> None:
