@@ -47,7 +47,7 @@ class Judged:
 
 
 class UnclearError(Exception):
-    """It cannot be said whether a pod fits; the message says why, and what to do."""
+    """No lock tells whether a pod fits; the message says why, and what to do."""
 
 
 def judge(review: Review, locks: KeptLocks) -> Judged:

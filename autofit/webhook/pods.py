@@ -68,7 +68,7 @@ class GpuAsked:
 
     @property
     def is_named(self) -> bool:
-        """Whether it is known which card it is, or how much memory it has."""
+        """Whether the request names the card, or how much memory it has."""
         return bool(self.cards or self.unknown) or self.memory_mib is not None
 
 
