@@ -43,7 +43,7 @@ class LockCheck:
     """
 
     file: str
-    tolerance: Decimal
+    tolerance: float
     has_grown: bool
     configurations: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def check_lock(
     ]
     return LockCheck(
         file=str(path),
-        tolerance=allowed,
+        tolerance=float(allowed),
         has_grown=any(each.change is Change.GREW for each in compared),
         configurations=tuple(compared),
         notes=tuple(_notes(lock, wanted)),
@@ -167,6 +167,4 @@ def _notes(lock: Lock, wanted: Sequence[Configuration]) -> list[str]:
     if not changed:
         return []
     verb = "has" if len(changed) == 1 else "have"
-    return [
-        f"{', '.join(changed)} {verb} other options than were locked: `{UPDATE_COMMAND}` locks the present ones"
-    ]
+    return [f"{', '.join(changed)} {verb} other options than were locked: `{UPDATE_COMMAND}` locks these"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from autofit.locks.growth import Comparison, LineChange
@@ -25,4 +24,4 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
-    return float(value) if isinstance(value, Decimal) else value
+    return value

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from autofit.errors import UsageError
 from autofit.explain.profile import Profile, alive_at, peak_position
 from autofit.locks.lock_file import LockedHolder
 from autofit_workers.spec.documents import read_file
@@ -32,18 +33,24 @@ _MOST_SOURCE_BYTES = 4 << 20
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
-def holders_at_peak(profile: Profile, folder: Path) -> tuple[LockedHolder, ...]:
+def holders_at_peak(
+    profile: Profile, folder: Path, *, checkout: Path | None = None
+) -> tuple[LockedHolder, ...]:
     """All holders of memory at a profile's allocated peak, the largest first; they add up to that peak.
 
     Args:
         profile: profile of a step.
         folder: absolute folder of the project, to which paths are relative.
+        checkout: folder whose code must not be in the profile, as another revision is meant; None for none.
+
+    Raises:
+        UsageError: code of that folder is.
     """
     sizes = collections.Counter[tuple[str, str]]()
     for number in alive_at(profile, peak_position(profile)):
         allocation = profile.trace.allocations[number]
         sizes[_module_of(allocation), _source_of(allocation)] += profile.block_bytes[number]
-    lines = Lines(folder)
+    lines = Lines(folder, checkout)
     merged = collections.Counter[tuple[str, str, str]]()
     for (module, source), num_bytes in sizes.items():
         merged[module, lines.place(source), lines.code(source)] += num_bytes
@@ -75,10 +82,12 @@ class Lines:
 
     Args:
         folder: absolute folder of the project.
+        checkout: folder whose code must not be named; None for none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folders = [folder, *_library_folders()]
+    def __init__(self, folder: Path, checkout: Path | None = None) -> None:
+        self._folder, self._checkout = folder, checkout
+        self._libraries = _library_folders()
         self._texts: dict[str, Sequence[str]] = {}
 
     def place(self, source: str) -> str:
@@ -89,7 +98,14 @@ class Lines:
         return f"{self._relative(Path(file))}:{number}"
 
     def _relative(self, file: Path) -> str:
-        for folder in self._folders:
+        if file.is_relative_to(self._folder):
+            return file.relative_to(self._folder).as_posix()
+        if self._checkout is not None and file.is_relative_to(self._checkout) and not is_of_libraries(file):
+            raise UsageError(
+                f"{file.relative_to(self._checkout)} was imported from the checkout, not from the revision: "
+                "name the model by its file, as in --model train.py:workload, or add its folder to PYTHONPATH"
+            )
+        for folder in self._libraries:
             if file.is_relative_to(folder):
                 return file.relative_to(folder).as_posix()
         return file.name if file.is_absolute() else file.as_posix()
@@ -105,6 +121,11 @@ class Lines:
         index = int(number) - 1 if number.isdecimal() else -1
         text = lines[index].strip() if 0 <= index < len(lines) else ""
         return text if len(text) <= _MOST_CODE else f"{text[: _MOST_CODE - 1]}…"
+
+
+def is_of_libraries(path: Path) -> bool:
+    """Whether a path is one of installed libraries, such as those of a virtual environment in a checkout."""
+    return bool({"site-packages", "dist-packages"} & set(path.parts)) or path.is_relative_to(sys.prefix)
 
 
 def _library_folders() -> list[Path]:

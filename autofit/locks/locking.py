@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.errors import AutofitError
@@ -30,6 +31,15 @@ _MOST_HOLDERS = 64
 _LEAST_SHARE = 1000  # holders of less than this part of the peak are not listed
 _DIGITS = 4  # of a time
 
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Folder of the project, and that of a checkout whose code must not be predicted."""
+
+    folder: Path
+    checkout: Path | None
+
+
 PredictorOf = Callable[[WorkloadRef, TuneSettings, EventSink], Predictor]
 
 
@@ -46,6 +56,7 @@ def predict_each(
     folder: Path,
     *,
     emit: EventSink = ignore,
+    checkout: Path | None = None,
     predictor_of: PredictorOf = predictor_for_locks,
 ) -> tuple[LockedConfiguration, ...]:
     """Predicted memory of configurations, each on its cards, with all holders.
@@ -54,6 +65,7 @@ def predict_each(
         wanted: the configurations.
         folder: absolute folder of the project, to which paths are relative.
         emit: receives progress.
+        checkout: folder whose code must not be predicted, as another revision is meant; None for none.
         predictor_of: makes the predictor of a workload.
 
     Raises:
@@ -63,7 +75,7 @@ def predict_each(
     for number, each in enumerate(wanted):
         emit(Progress(stage=f"predicting {each.name}", done=number, total=len(wanted)))
         try:
-            found.append(_predicted(each, folder, emit, predictor_of))
+            found.append(_predicted(each, _Place(folder, checkout), emit, predictor_of))
         except AutofitError as error:
             error.message = f"{each.name}: {error.message}"
             error.args = (error.message,)
@@ -72,7 +84,7 @@ def predict_each(
 
 
 def _predicted(
-    wanted: Configuration, folder: Path, emit: EventSink, predictor_of: PredictorOf
+    wanted: Configuration, place: _Place, emit: EventSink, predictor_of: PredictorOf
 ) -> LockedConfiguration:
     found = LockedConfiguration(name=wanted.name, arguments=wanted.arguments)
     predictor: Predictor | None = None
@@ -80,11 +92,11 @@ def _predicted(
         settings = resolve_one_configuration({**wanted.options, "gpu": gpu}, WHAT)
         if predictor is None:
             predictor = predictor_of(refer(settings.model, settings), settings, emit)
-        found = found.with_peak(_peak(predictor, settings, wanted, folder))
+        found = found.with_peak(_peak(predictor, settings, wanted, place))
     return found
 
 
-def _peak(predictor: Predictor, settings: TuneSettings, wanted: Configuration, folder: Path) -> LockedPeak:
+def _peak(predictor: Predictor, settings: TuneSettings, wanted: Configuration, place: _Place) -> LockedPeak:
     knobs, card = settings.configuration(WHAT), settings.card
     batch_size = wanted.batch_size
     if batch_size is None:
@@ -95,10 +107,18 @@ def _peak(predictor: Predictor, settings: TuneSettings, wanted: Configuration, f
     if wanted.wants_largest_batch and settings.gpu is not None:
         budget = settings.budget_on(settings.gpu).usable_bytes
         largest = largest_fitting_batch(predictor.curve(knobs, card), budget).largest_batch
-    return dataclasses.replace(peak_of(estimate, profile, settings, folder), largest_batch=largest)
+    peak = peak_of(estimate, profile, settings, place.folder, checkout=place.checkout)
+    return dataclasses.replace(peak, largest_batch=largest)
 
 
-def peak_of(estimate: Estimate, profile: Profile, settings: TuneSettings, folder: Path) -> LockedPeak:
+def peak_of(
+    estimate: Estimate,
+    profile: Profile,
+    settings: TuneSettings,
+    folder: Path,
+    *,
+    checkout: Path | None = None,
+) -> LockedPeak:
     """Peak for a lock, with all holders, from an estimate and a profile of the same step on the same card.
 
     Args:
@@ -106,6 +126,7 @@ def peak_of(estimate: Estimate, profile: Profile, settings: TuneSettings, folder
         profile: the profile.
         settings: settings of the prediction, which name the card.
         folder: absolute folder of the project, to which paths are relative.
+        checkout: folder whose code must not be in the profile; None for none.
     """
     needed, seconds = estimate.needed, estimate.step_seconds
     return LockedPeak(
@@ -117,7 +138,7 @@ def peak_of(estimate: Estimate, profile: Profile, settings: TuneSettings, folder
         parameters_bytes=estimate.breakdown.parameters,
         activations_bytes=estimate.breakdown.activations,
         step_seconds=None if seconds is None else float(f"{seconds.likely:.{_DIGITS}g}"),
-        holders=holders_at_peak(profile, folder),
+        holders=holders_at_peak(profile, folder, checkout=checkout),
     )
 
 

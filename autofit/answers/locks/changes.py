@@ -18,6 +18,7 @@ from autofit.answers.section import (
 )
 from autofit.answers.words.numbers import seconds_in_words
 from autofit.locks.checking import LockCheck
+from autofit.locks.diff import MemoryDiff
 from autofit.locks.growth import Change, Comparison, LineChange, Memory
 from autofit.locks.lock_file import ANY_CARD, UPDATE_COMMAND
 from autofit.locks.locked import LockedAnswer
@@ -35,7 +36,7 @@ _MARKS: dict[Change, Mark] = {
 def lock_check_sections(check: LockCheck) -> Iterator[Section]:
     """Yields the sections of a check against a lock: its verdict, the peaks, and the lines that grew."""
     grown = [each for each in check.configurations if each.change is Change.GREW]
-    allowed = f"{100 * check.tolerance:f}".rstrip("0").rstrip(".") if check.tolerance else "0"
+    allowed = f"{100 * check.tolerance:g}"
     if grown:
         said = f"memory grew by more than {allowed}% since it was locked in {check.file}"
     else:
@@ -69,6 +70,24 @@ def locked_sections(answer: LockedAnswer) -> Iterator[Section]:
     for each in answer.configurations:
         if each.change not in (Change.NEW, Change.SAME):
             yield lines_section(each, "before", "now")
+
+
+def diff_sections(diff: MemoryDiff, *, most: int | None = NUM_LINES) -> Iterator[Section]:
+    """Yields the sections of a memory diff: what is compared, the peaks, and what changed by line.
+
+    Args:
+        diff: the diff.
+        most: most lines to list for each configuration; None for all.
+    """
+    names = diff.before.title, diff.after.title
+    said = Paragraph(f"memory of {names[0]} → {names[1]}", "strong", names)
+    yield Section(name="sides", blocks=(said,))
+    peaks = peaks_table(diff.configurations, "before", "after")
+    yield Section(name="peaks", title="Peaks", blocks=(peaks,))
+    for each in diff.configurations:
+        yield lines_section(each, "before", "after", most=most)
+    if diff.notes:
+        yield Section(name="notes", blocks=(Bullets(diff.notes),))
 
 
 def peaks_table(compared: Sequence[Comparison], before: str, after: str) -> Table:
@@ -168,9 +187,9 @@ def _line(line: LineChange) -> tuple[str | Cell, ...]:
         Cell(signed(line.difference_bytes), "bad" if grew else "good", f"{line.difference_bytes:+,} bytes"),
         _size(line.before_bytes),
         _size(line.after_bytes),
-        line.module or "–",
-        line.place,
-        "" if line.file is None else Cell(line.code, "quiet"),
+        Cell(line.module, "code") if line.module else "–",
+        Cell(line.place, "code"),
+        "" if line.file is None else Cell(line.code, "code"),
     )
 
 
