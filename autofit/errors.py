@@ -21,7 +21,7 @@
     └── InternalError              1   autofit itself is wrong
 
 When nothing fits there is a result and no exception: `tune` and `check` exit with 3. A check that is
-unsure exits with 6, an interrupted command with 130.
+unsure exits with 6, one of a lock whose peaks grew with 7, an interrupted command with 130.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ ERROR_SCHEMA = "autofit.error/1"
 
 
 class ExitCode(IntEnum):
-    """Exit code of an autofit command; `FOUND` means success, `UNSURE` that a check gives no clear answer."""
+    """Exit code of an autofit command.
+
+    `FOUND` means success, `UNSURE` that a check gives no clear answer, `GREW` that memory grew since it was
+    locked.
+    """
 
     FOUND = 0
     INTERNAL = 1
@@ -46,6 +50,7 @@ class ExitCode(IntEnum):
     WORKLOAD_FAILED = 4
     INFRASTRUCTURE = 5
     UNSURE = 6
+    GREW = 7
     INTERRUPTED = 130
     READER_GONE = 141
 

@@ -11,7 +11,7 @@ from autofit.answers.figures import Drawing
 
 Align = Literal["left", "right"]
 # Emphasis of a text, or the verdict that the text states; readers who see no marks miss nothing.
-Mark = Literal["", "strong", "quiet", "good", "unsure", "bad", "bar"]
+Mark = Literal["", "strong", "quiet", "good", "unsure", "bad", "bar", "code"]
 # `wrapped` keeps to the width of a terminal; `listed` likewise, but has one line a row where there is no
 # terminal; `whole` is never wrapped or cut.
 Fit = Literal["wrapped", "listed", "whole"]

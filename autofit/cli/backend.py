@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autofit.events import EventSink
     from autofit.explain.profile import Profile
     from autofit.explain.snapshots.run import Run
     from autofit.hardware.card import Card
     from autofit.hardware.gpus import LocalGpu
+    from autofit.locks.configurations import Configuration
+    from autofit.locks.lock_file import LockedConfiguration
     from autofit.predict.estimate import Estimate
     from autofit.predict.predictor import Predictor
     from autofit.questions.cards import CardsAnswer, CardsQuestion
@@ -185,6 +189,19 @@ def cards(
     return which_cards(_predictor(settings, workload, emit), settings, question, emit=emit)
 
 
+def lock(wanted: Sequence[Configuration], folder: Path, emit: EventSink) -> tuple[LockedConfiguration, ...]:
+    """Predicts configurations for a lock, with all holders of memory.
+
+    Args:
+        wanted: the configurations.
+        folder: folder of the project.
+        emit: function to which progress is reported.
+    """
+    from autofit.locks.locking import predict_each
+
+    return predict_each(wanted, folder, emit=emit)
+
+
 def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit: EventSink) -> ObservedPeak:
     """Compares the peak of a real run with its prediction, and stores it for later predictions.
 
@@ -294,6 +311,7 @@ class Backend:
     profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     cards: Callable[[TuneSettings, WorkloadRef, CardsQuestion, EventSink], CardsAnswer] = cards
+    lock: Callable[[Sequence[Configuration], Path, EventSink], tuple[LockedConfiguration, ...]] = lock
     observe: Callable[[TuneSettings, WorkloadRef, RealPeak, EventSink], ObservedPeak] = observe
     compare_snapshot: Callable[[TuneSettings, WorkloadRef, Run, int | None, EventSink], ObservedSnapshot] = (
         compare_snapshot

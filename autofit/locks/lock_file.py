@@ -33,6 +33,7 @@ from autofit.errors import UsageError, did_you_mean
 from autofit.paths import write_atomically
 from autofit_workers.spec.documents import DocumentError, parse_toml, read_file
 from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.versions import release_of
 
 LOCK_SCHEMA = "autofit.lock/1"
 LOCK_NAME = "memory.lock.toml"
@@ -100,8 +101,8 @@ class LockedPeak:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Version of PyTorch and card, of which a configuration has one peak at most."""
-        return self.torch, self.gpu
+        """Release of PyTorch and card, of which a configuration has one peak at most."""
+        return release_of(self.torch), self.gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +120,14 @@ class LockedConfiguration:
     peaks: tuple[LockedPeak, ...] = ()
 
     def peak(self, torch: str, gpu: str) -> LockedPeak | None:
-        """Peak of a version of PyTorch and a card; None if it is not locked."""
-        return next((peak for peak in self.peaks if peak.place == (torch, gpu)), None)
+        """Peak of a release of PyTorch and a card; None if it is not locked.
+
+        Args:
+            torch: a version of that release: 2.13.1 finds what was locked with 2.13.0.
+            gpu: key of the card, or `any`.
+        """
+        place = release_of(torch), gpu
+        return next((peak for peak in self.peaks if peak.place == place), None)
 
     def with_peak(self, peak: LockedPeak) -> LockedConfiguration:
         """Configuration with a peak, in the place of an earlier one of the same release and card."""
@@ -211,7 +218,7 @@ def parse_lock(data: str | bytes, where: str | Path = LOCK_NAME) -> Lock:
     Raises:
         LockError: the text is no lock, is damaged, or is of another version.
     """
-    again = f"restore it from version control, or write it again with `{UPDATE_COMMAND}`"
+    again = f"restore it from version control, or delete it and write it anew with `{UPDATE_COMMAND}`"
     try:
         document = parse_toml(data, _MOST_FILE_BYTES)
     except UnicodeDecodeError as error:

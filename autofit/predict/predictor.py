@@ -473,3 +473,35 @@ def local_predictor(
         with_calls=with_calls,
         kept=kept,
     )
+
+
+def shared_predictor(
+    workload: WorkloadRef,
+    *,
+    plans: PlanSources,
+    setup: Setup = ALONE,
+    emit: EventSink = ignore,
+    with_calls: bool = False,
+    fresh: bool = False,
+) -> Predictor:
+    """Predictor that traces on this machine, but whose answers are those of any machine.
+
+    No peaks and step times that were observed here correct it.
+
+    Args:
+        plans: returns, for an architecture, the source of cuDNN's choices of kernels for convolutions.
+        setup: how the workload is run: mode, kind of batches and ranks.
+        with_calls: whether traces also list the operators that ran, and the stacks of allocations.
+        fresh: whether to make traces even where equal ones are kept from earlier questions.
+    """
+    kept = KeptTraces(checked(door.run), door.start_predictor, fresh=fresh)
+    return Predictor(
+        workload,
+        kept.run,
+        setup=setup,
+        emit=emit,
+        with_calls=with_calls,
+        plans=plans,
+        plans_elsewhere=plans,
+        kept=kept,
+    )

@@ -18,6 +18,9 @@ from autofit.answers.schemas.names import (
 from autofit.errors import ERROR_SCHEMA
 from autofit.explain.views.view import VIEW_SCHEMA
 from autofit.hardware.gpus import Gpu, LocalGpu
+from autofit.locks.checking import LOCK_CHECK_SCHEMA, LockCheck
+from autofit.locks.diff import DIFF_SCHEMA, MemoryDiff
+from autofit.locks.locked import LOCKED_SCHEMA, LockedAnswer
 from autofit.predict.convolutions.plan import PLAN_SCHEMA, ConvPlan
 from autofit.predict.estimate import ESTIMATE_SCHEMA, Estimate, Interval
 from autofit.predict.intervals.observations import Observation
@@ -80,6 +83,9 @@ DOCUMENTS = {
     ),
     CHECK_SCHEMA: Document(main=CheckResult, properties=("would_thrash", "epoch_seconds")),
     CARDS_SCHEMA: Document(main=CardsAnswer),
+    LOCKED_SCHEMA: Document(main=LockedAnswer),
+    LOCK_CHECK_SCHEMA: Document(main=LockCheck),
+    DIFF_SCHEMA: Document(main=MemoryDiff),
     PLAN_SCHEMA: Document(main=ConvPlan),
     SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
     RUN_SCHEMA: Document(main=ObservedRun),

@@ -12,10 +12,11 @@ from typing import Any
 
 from autofit.answers.schemas.documents import DOCUMENTS, Document
 from autofit.hardware.budget import Budget
+from autofit.locks.documents import PROPERTIES
 from autofit.predict.estimate import Estimate
 
 # Properties that documents have of classes within them.
-_PROPERTIES: dict[type, tuple[str, ...]] = {Budget: ("usable_bytes",)}
+_PROPERTIES: dict[type, tuple[str, ...]] = {Budget: ("usable_bytes",), **PROPERTIES}
 # Classes whose place in a document is taken by a document of their own.
 _WITHIN = {document.main: schema for schema, document in DOCUMENTS.items() if document.main is not None}
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")

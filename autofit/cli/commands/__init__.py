@@ -30,6 +30,8 @@ LISTED = {
     "estimate": Listed("estimate", "Predict what one configuration needs."),
     "profile": Listed("profile", "Show where the memory and the time of one configuration go."),
     "check": Listed("check", "Predict if one configuration fits."),
+    "lock": Listed("locks.lock", "Lock what configurations need, to see later what grew."),
+    "diff": Listed("locks.diff", "Show which lines made the memory grow."),
     "cards": Listed("cards", "Predict on which cards one configuration fits."),
     "observe": Listed("observe", "Say what a real run needed."),
     "explain": Listed("explain", "Say why a run took the memory that it took."),

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
-from autofit.cli.options.pages import LongCommand
+from autofit.cli.options.locks import complete_name
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
-    BATCH_SIZE,
     CONV_ALGO,
     GPU_MEM,
     GPUS,
     JSON,
     KEPT_FREE,
     KNOBS,
-    MODEL,
+    MODEL_OPTION,
     QUIET,
     SAMPLES,
     SCRIPT,
     WARM,
+    batch_size,
+    combined,
+    complete_model,
 )
 from autofit.cli.options.written import WRITE, files_to_write, setting_of, write_files
 from autofit.errors import ExitCode, UsageError
+from autofit.locks.lock_file import LOCK_NAME
 from autofit.questions.cards import CardsQuestion
+from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 
@@ -33,10 +40,45 @@ if TYPE_CHECKING:
     from autofit.cli.backend import Backend
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shell completions of a model, or after --lock of a configuration."""
+    return (complete_name if ctx.params.get("against_lock") else complete_model)(ctx, param, incomplete)
+
+
+_LOCK = combined(
+    option(
+        Topic.OUTPUT,
+        "--lock",
+        "against_lock",
+        is_flag=True,
+        is_eager=True,  # the completion of what comes after it goes by it
+        is_common=True,
+        help="Check instead whether peaks grew since `autofit lock` wrote them: of the configurations that "
+        "are named in the place of MODEL, or of all.",
+    ),
+    option(
+        Topic.OUTPUT,
+        "--file",
+        "lock_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help=f"With --lock, the lock.  [default: {LOCK_NAME}]",
+    ),
+    option(
+        Topic.OUTPUT,
+        "--tolerance",
+        metavar="SHARE",
+        help="With --lock, by how much a peak may grow, such as 2%.  [default: of pyproject.toml, else 2%]",
+    ),
+)
+
+
 @click.command(cls=LongCommand)
-@MODEL
+@click.argument("named_model", nargs=-1, metavar="[MODEL]", shell_complete=_complete)
+@MODEL_OPTION
 @SCRIPT
-@BATCH_SIZE
+@batch_size()
+@_LOCK
 @GPU_MEM
 @GPUS
 @CONV_ALGO
@@ -49,7 +91,18 @@ if TYPE_CHECKING:
 @JSON
 @click.pass_obj
 def check(
-    backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, write: tuple[str, ...], **given: Any
+    backend: Backend,
+    /,
+    *,
+    named_model: tuple[str, ...],
+    batch_size: int | None,
+    against_lock: bool,
+    lock_file: Path | None,
+    tolerance: str | None,
+    quiet: bool,
+    as_json: bool,
+    write: tuple[str, ...],
+    **given: Any,
 ) -> ExitCode:
     """Predict if one configuration fits.
 
@@ -60,9 +113,18 @@ def check(
     Exit codes: 0 it fits (the high end of the prediction is within the budget); 3 it does not fit (even
     the low end runs out of memory, or memory that grows with each step fills the budget before the run
     ends); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails or cannot be predicted; 5 the
-    machine or its driver fails. Of several cards: 0 it fits on some; 3 it surely fits on none, never 6.
+    machine or its driver fails. Of several cards: 0 it fits on some; 3 it surely fits on none, never 6. With
+    --lock: 0 no peak grew by more than the tolerance; 7 one did.
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
+    if against_lock:
+        _require_nothing_beside_lock({**options, "batch_size": batch_size, "write": write})
+        return _check_lock(backend, named_model, lock_file, tolerance, quiet=quiet, as_json=as_json)
+    if lock_file is not None or tolerance is not None:
+        raise UsageError("--file and --tolerance are of --lock: give it too, or leave them out")
+    options = _with_model(options, named_model)
+    if batch_size is None:
+        raise UsageError("Missing option '--batch-size'.")
     gpus = cards_named(options.get("gpu"))
     settings = resolve_one_configuration({**options, "gpu": gpus[0].key if gpus else None}, "a check")
     asked = {**options, "batch_size": batch_size}
@@ -90,3 +152,57 @@ def check(
     setting = setting_of(settings, result) if fits else None
     write_files(files, setting, settings, f"it does not surely fit at batch {batch_size}")
     return result.verdict.exit_code
+
+
+def _with_model(options: dict[str, Any], named: tuple[str, ...]) -> dict[str, Any]:
+    """Options with the model that is named, by the argument or by `--model`."""
+    if len(named) > 1:
+        raise UsageError(f"Got unexpected extra argument ({named[1]})")
+    for name in named:
+        if options.get("model") not in (None, name):
+            raise UsageError(f"two models are named, {name} and --model {options['model']}: leave one out")
+        options = {"model": name, **options}
+    return options
+
+
+def _require_nothing_beside_lock(given: dict[str, Any]) -> None:
+    misplaced = [name for name, value in given.items() if value not in (None, ())]
+    if misplaced:
+        raise UsageError(
+            f"--lock checks what is locked and takes no --{misplaced[0].replace('_', '-')}: leave it out, or "
+            "lock it with `autofit lock --name NAME …`"
+        )
+
+
+def _check_lock(
+    backend: Backend,
+    names: tuple[str, ...],
+    lock_file: Path | None,
+    tolerance: str | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Compares configurations with their lock, prints the answer, and returns the exit code."""
+    from autofit.cli.text.progress import progress
+    from autofit.locks.checking import check_lock
+    from autofit.locks.configurations import read_configured, tolerance_of
+
+    allowed = None if tolerance is None else tolerance_of(tolerance, "--tolerance")
+    configured = read_configured(Path.cwd())
+    with progress(quiet=quiet) as emit:
+        answer = check_lock(
+            lock_file or Path(LOCK_NAME),
+            configured,
+            names,
+            lambda wanted: backend.lock(wanted, Path.cwd(), emit),
+            tolerance=allowed,
+        )
+    if as_json:
+        print_document(answer.to_json())
+    else:
+        from autofit.answers.locks.changes import lock_check_sections
+        from autofit.cli.text.sections import print_sections
+
+        print_sections(lock_check_sections(answer))
+    return answer.exit_code

@@ -34,6 +34,7 @@ _STYLES: dict[Mark, str] = {
     "unsure": "yellow",
     "bad": "bold red",
     "bar": "cyan",
+    "code": "dim",
 }
 _CONSOLES = {"wrapped": stdout, "listed": listing, "whole": listing}
 _INDENT = 2

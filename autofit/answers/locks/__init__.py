@@ -1,0 +1,1 @@
+"""Lays out locks of memory, and what grew since, as sections."""
