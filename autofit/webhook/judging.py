@@ -111,8 +111,8 @@ def _on_card(configuration: LockedConfiguration, card: str, budget: Budget, mesh
     peaks = [peak for peak in configuration.peaks if peak.gpu in (card, ANY_CARD)]
     if not peaks:
         raise UnclearError(
-            f"{configuration.name}: its lock has no peak on {card}: add it with "
-            f"`autofit lock {configuration.name} --gpu {card}`"
+            f"{configuration.name}: its lock has no peak on {card}: add {card} to the cards of its --gpu, "
+            "and run `autofit lock`"
         )
     return _compared(configuration.name, peaks, card, budget, mesh)
 

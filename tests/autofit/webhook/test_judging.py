@@ -101,7 +101,7 @@ def test_ranks_leave_room_for_nccl(tmp_path: Path) -> None:
     [
         ("my-gtp", {"selector": T4}, "no lock has a configuration 'my-gtp'. Did you mean my-gpt?"),
         ("my-gpt", {}, "the pod does not say which GPU it needs"),
-        ("my-gpt", {"selector": L4}, "add it with `autofit lock my-gpt --gpu l4`"),
+        ("my-gpt", {"selector": L4}, "its lock has no peak on l4: add l4 to the cards of its --gpu"),
         ("my-gpt", {"limits": {"cpu": 1}}, "no container asks for a GPU"),
         ("my-gpt", {"limits": {"nvidia.com/gpu.shared": 1}}, "is shared with other pods"),
         (
