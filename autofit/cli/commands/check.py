@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
+from autofit.cli.options.findings import FINDINGS_OPTION, findings_files, write_findings
 from autofit.cli.options.locks import complete_name
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
@@ -70,6 +71,7 @@ _LOCK = combined(
         metavar="SHARE",
         help="With --lock, by how much a peak may grow, such as 2%.  [default: of pyproject.toml, else 2%]",
     ),
+    FINDINGS_OPTION,
 )
 
 
@@ -99,6 +101,7 @@ def check(
     against_lock: bool,
     lock_file: Path | None,
     tolerance: str | None,
+    findings: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     write: tuple[str, ...],
@@ -119,9 +122,9 @@ def check(
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     if against_lock:
         _require_nothing_beside_lock({**options, "batch_size": batch_size, "write": write})
-        return _check_lock(backend, named_model, lock_file, tolerance, quiet=quiet, as_json=as_json)
-    if lock_file is not None or tolerance is not None:
-        raise UsageError("--file and --tolerance are of --lock: give it too, or leave them out")
+        return _check_lock(backend, named_model, lock_file, tolerance, findings, quiet=quiet, as_json=as_json)
+    if lock_file is not None or tolerance is not None or findings:
+        raise UsageError("--file, --tolerance and --findings are of --lock: give it too, or leave them out")
     options = _with_model(options, named_model)
     if batch_size is None:
         raise UsageError("Missing option '--batch-size'.")
@@ -179,6 +182,7 @@ def _check_lock(
     names: tuple[str, ...],
     lock_file: Path | None,
     tolerance: str | None,
+    findings: tuple[str, ...],
     *,
     quiet: bool,
     as_json: bool,
@@ -190,6 +194,7 @@ def _check_lock(
 
     allowed = None if tolerance is None else tolerance_of(tolerance, "--tolerance")
     configured = read_configured(Path.cwd())
+    files = findings_files(findings)
     with progress(quiet=quiet) as emit:
         answer = check_lock(
             lock_file or Path(LOCK_NAME),
@@ -205,4 +210,5 @@ def _check_lock(
         from autofit.cli.text.sections import print_sections
 
         print_sections(lock_check_sections(answer))
+    write_findings(files, answer)
     return answer.exit_code
