@@ -24,8 +24,10 @@ from decimal import Decimal
 
 from autofit.locks.lock_file import LockedHolder, LockedPeak
 from autofit_workers.spec.pythons import Self, StrEnum
+from autofit_workers.spec.shown import shown
 
 DEFAULT_TOLERANCE = Decimal("0.02")
+_MOST_DIGITS = 10  # of a line's number
 PHASE = "("  # begins what stands in the place of a line that no code of the user's is behind
 
 
@@ -256,16 +258,16 @@ def _without(holders: Iterable[LockedHolder], taken: Iterable[LockedHolder]) -> 
 
 def _line_change(old: LockedHolder | None, new: LockedHolder | None) -> LineChange:
     """Change of a holder that is on at least one side."""
-    shown = new or old
-    assert shown is not None
-    file, number = _split(shown.line)
+    holder = new or old
+    assert holder is not None
+    file, number = _split(holder.line)
     former = None if old is None or new is None else _split(old.line)[1]
     return LineChange(
-        module=shown.module,
-        file=file,
+        module=shown(holder.module),
+        file=None if file is None else shown(file),
         line=number,
         former_line=None if former == number else former,
-        code=shown.code if file is not None else shown.line,
+        code=shown(holder.code if file is not None else holder.line),
         before_bytes=0 if old is None else old.num_bytes,
         after_bytes=0 if new is None else new.num_bytes,
     )
@@ -274,6 +276,5 @@ def _line_change(old: LockedHolder | None, new: LockedHolder | None) -> LineChan
 def _split(line: str) -> tuple[str | None, int | None]:
     """File and number of a line; None for a phase."""
     file, colon, number = line.rpartition(":")
-    return (
-        (file, int(number)) if colon and number.isdecimal() and not line.startswith(PHASE) else (None, None)
-    )
+    is_number = number.isdecimal() and len(number) < _MOST_DIGITS
+    return (file, int(number)) if colon and is_number and not line.startswith(PHASE) else (None, None)

@@ -11,7 +11,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from click.shell_completion import ShellComplete
 
+from autofit.cli.app import autofit as group
 from autofit.errors import WorkloadFailedError
 from autofit.locks.configurations import Configuration
 from autofit.locks.lock_file import LockedConfiguration, LockedHolder, LockedPeak, read_lock
@@ -311,3 +313,18 @@ def test_a_diff_of_revisions_needs_a_repository(autofit: Run, project: pathlib.P
     finished = autofit("diff", "--rev", "main..HEAD")
     assert finished.code == 2
     assert f"{project} lies in no working tree that git may use (" in finished.err
+
+
+def test_names_of_configurations_are_completed(autofit: Run, project: pathlib.Path) -> None:
+    autofit("lock", "--name", "mine", "--model", "gpt2", "--batch-size", "2", lock=Predicted())
+
+    def completed(command: str, *words: str, incomplete: str) -> list[str]:
+        found = ShellComplete(group, {}, "autofit", "_X").get_completions([command, *words], incomplete)
+        return [each.value for each in found]
+
+    assert completed("lock", incomplete="") == ["davenet-64", "gpt2", "mine"]
+    assert completed("check", "--lock", incomplete="m") == ["mine"]
+    assert completed("check", incomplete="gpt") == ["gpt2"]
+    assert completed("diff", incomplete="dav") == ["davenet-64"]
+    (project / "pyproject.toml").write_text("not toml")
+    assert completed("lock", incomplete="d") == []
