@@ -124,4 +124,7 @@ def main() -> None:
         answer: dict[str, Any] = {"found": plain(found)}
     except AutofitError as error:
         answer = {"error": {**json.loads(error.to_json()), "traceback": getattr(error, "traceback", "")}}
+    except Exception as error:  # noqa: BLE001 - the process boundary
+        said = InternalError(f"autofit itself failed ({type(error).__name__}: {error})")
+        answer = {"error": json.loads(said.to_json())}
     Path(sys.argv[-1]).write_text(json.dumps(answer), encoding="utf-8")

@@ -254,13 +254,17 @@ def configuration_of(locked: LockedConfiguration) -> Configuration:
         LockError: they are no arguments of `autofit estimate`.
     """
     try:
-        return configuration(locked.name, _parsed(locked.arguments))
+        return configuration(locked.name, options_of(locked.arguments))
     except UsageError as error:
         raise LockError(f"the lock's arguments of {locked.name} are wrong: {error.message}") from error
 
 
-def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Values of typed options, as `Configuration.arguments` lists them."""
+def options_of(arguments: Sequence[str]) -> dict[str, Any]:
+    """Values of typed options by name with `_` for `-`, as `Configuration.arguments` lists them.
+
+    Raises:
+        UsageError: an option is unknown, or lacks its value.
+    """
     by_option = {option: argument for argument, option in _KNOWN.items()}
     given: dict[str, Any] = {}
     rest = list(arguments)

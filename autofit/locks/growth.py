@@ -24,8 +24,10 @@ from decimal import Decimal
 
 from autofit.locks.lock_file import LockedHolder, LockedPeak
 from autofit_workers.spec.pythons import Self, StrEnum
+from autofit_workers.spec.shown import shown
 
 DEFAULT_TOLERANCE = Decimal("0.02")
+_MOST_DIGITS = 10  # of a line's number
 PHASE = "("  # begins what stands in the place of a line that no code of the user's is behind
 
 
@@ -113,8 +115,9 @@ class Comparison:
         name: name of the configuration.
         torch: version of PyTorch.
         gpu: key of the card; `any` where none was named.
-        change: `grew` if the likely peak or the high end grew by more than the tolerance, `shrank` if one of
-            them fell by more and none grew, `same` between, `new` where there is nothing to compare with.
+        change: `grew` if the likely peak, the high end or the allocated peak grew by more than the tolerance,
+            `shrank` if none grew, and the likely peak or the high end fell by more, `same` between, `new`
+            where there is nothing to compare with.
         before: memory before; null where there is none.
         after: memory after.
         lines: lines that hold more or less than before, the largest growth first.
@@ -167,10 +170,12 @@ def compare(name: str, before: LockedPeak | None, after: LockedPeak, tolerance: 
 
 
 def _change(before: LockedPeak, after: LockedPeak, tolerance: Decimal) -> Change:
-    pairs = ((before.likely_bytes, after.likely_bytes), (before.high_bytes, after.high_bytes))
-    if any(new > old * (1 + tolerance) for old, new in pairs):
+    reserved = ((before.likely_bytes, after.likely_bytes), (before.high_bytes, after.high_bytes))
+    # A larger step may happen to leave fewer gaps between blocks: what is allocated shows that it grew.
+    allocated = (before.allocated_bytes, after.allocated_bytes)
+    if any(new > old * (1 + tolerance) for old, new in (*reserved, allocated)):
         return Change.GREW
-    return Change.SHRANK if any(new < old * (1 - tolerance) for old, new in pairs) else Change.SAME
+    return Change.SHRANK if any(new < old * (1 - tolerance) for old, new in reserved) else Change.SAME
 
 
 def line_changes(before: LockedPeak, after: LockedPeak) -> tuple[LineChange, ...]:
@@ -253,16 +258,16 @@ def _without(holders: Iterable[LockedHolder], taken: Iterable[LockedHolder]) -> 
 
 def _line_change(old: LockedHolder | None, new: LockedHolder | None) -> LineChange:
     """Change of a holder that is on at least one side."""
-    shown = new or old
-    assert shown is not None
-    file, number = _split(shown.line)
+    holder = new or old
+    assert holder is not None
+    file, number = _split(holder.line)
     former = None if old is None or new is None else _split(old.line)[1]
     return LineChange(
-        module=shown.module,
-        file=file,
+        module=shown(holder.module),
+        file=None if file is None else shown(file),
         line=number,
         former_line=None if former == number else former,
-        code=shown.code if file is not None else shown.line,
+        code=shown(holder.code if file is not None else holder.line),
         before_bytes=0 if old is None else old.num_bytes,
         after_bytes=0 if new is None else new.num_bytes,
     )
@@ -271,6 +276,5 @@ def _line_change(old: LockedHolder | None, new: LockedHolder | None) -> LineChan
 def _split(line: str) -> tuple[str | None, int | None]:
     """File and number of a line; None for a phase."""
     file, colon, number = line.rpartition(":")
-    return (
-        (file, int(number)) if colon and number.isdecimal() and not line.startswith(PHASE) else (None, None)
-    )
+    is_number = number.isdecimal() and len(number) < _MOST_DIGITS
+    return (file, int(number)) if colon and is_number and not line.startswith(PHASE) else (None, None)

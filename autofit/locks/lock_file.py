@@ -279,6 +279,8 @@ def _peak_of(table: Mapping[str, Any]) -> LockedPeak:
     sizes = (*peak_sizes, *part_sizes, *(each.num_bytes for each in peak.holders))
     if not all(0 <= size <= _MOST_BYTES for size in sizes):
         raise ValueError("a size is negative, or larger than any memory")
+    if not (peak.torch.isprintable() and peak.gpu.isprintable()):
+        raise ValueError("a release or a card has characters that no terminal shows")
     return peak
 
 

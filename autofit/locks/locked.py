@@ -23,7 +23,7 @@ Predict = Callable[[Sequence[Configuration]], tuple[LockedConfiguration, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedAnswer:
-    """What `autofit lock` wrote; `to_json()` is the document `autofit.locked/1`.
+    """Answer of `autofit lock`: what was written; `to_json()` is the document `autofit.locked/1`.
 
     Attributes:
         file: path of the lock, as it was named.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from autofit.errors import BudgetError
+from autofit.errors import BudgetError, UsageError
 from autofit.hardware.budget import DEFAULT_MARGIN, Budget, assumed_context, budget_of, make_budget
+from autofit.locks.configurations import options_of
 from autofit.locks.lock_file import ANY_CARD, LockedConfiguration, LockedPeak
 from autofit.settings.parallels import parallels_of
 from autofit.units import format_bytes
@@ -21,7 +22,6 @@ _MIB = 1024**2
 # What NVIDIA's driver keeps of a card at most: nvidia-smi and the node's label count it, CUDA does not
 # (data/gpus.toml).
 _DRIVER_MIB = 750
-_PARALLEL, _NUM_RANKS = "--parallel", "--nproc"
 
 
 class Judgement(Enum):
@@ -165,27 +165,13 @@ def _mesh(arguments: Sequence[str]) -> tuple[int, ...]:
     Raises:
         UnclearError: the options name no single parallelism.
     """
-    options = _options(arguments)
-    form, ranks = options.get(_PARALLEL), options.get(_NUM_RANKS)
     try:
+        options = options_of(arguments)
+        form, ranks = options.get("parallel"), options.get("nproc")
         num_ranks = None if ranks is None else int(ranks)
         found = (Parallel.of_script(num_ranks or 1),) if form is None else parallels_of([form], num_ranks)
-    except ValueError as error:
+    except (UsageError, ValueError) as error:
         raise UnclearError(f"the lock's number of ranks is not understood: {error}") from error
     if len(found) != 1:
-        raise UnclearError(f"the lock's {_PARALLEL} {form} stands for several: lock one of them")
+        raise UnclearError(f"the lock's --parallel {form} stands for several: lock one of them")
     return found[0].mesh
-
-
-def _options(arguments: Iterable[str]) -> dict[str, str]:
-    """Values of options by name, from `--name value` and `--name=value`; empty for a flag."""
-    options: dict[str, str] = {}
-    name = None
-    for argument in arguments:
-        if argument.startswith("--"):
-            name, has_value, value = argument.partition("=")
-            options[name] = value if has_value else ""
-            name = None if has_value else name
-        elif name is not None:
-            options[name], name = argument, None
-    return options

@@ -86,6 +86,7 @@ def test_exit_codes_are_those_of_the_command_line_s_contract() -> None:
         "WORKLOAD_FAILED": 4,
         "INFRASTRUCTURE": 5,
         "UNSURE": 6,
+        "GREW": 7,
         "INTERRUPTED": 130,
         "READER_GONE": 141,
     }

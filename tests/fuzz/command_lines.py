@@ -61,6 +61,9 @@ def make_command_line(random: Random, folder: Path) -> CommandLine:
             arguments = [*command, str(path), *(each for each in flags if each != "--quiet")]
         case "toml":
             arguments = ["tune", "--config", str(path), *flags]
+        case "locks" | "tables":
+            command = random.choice((["diff", str(path)], ["check", "--lock", "--file"]))
+            arguments = [*command, str(path), *flags]
         case "jobs" | "journals":
             name = random.choice(("job-0", "job-1", "fleet", "none"))
             command = random.choice((["jobs"], ["status", name], ["result", name]))

@@ -28,6 +28,9 @@ from autofit.explain.snapshots.run import open_run
 from autofit.explain.views.filters import Filters
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobSpec, JobState, packed
+from autofit.locks import growth
+from autofit.locks.configurations import configuration_of, read_configured
+from autofit.locks.lock_file import LockedConfiguration, LockError, lock_text, parse_lock
 from autofit.predict.convolutions.plan import ConvPlan, LayerChoice
 from autofit.questions.real_runs.observe import measured_in
 from autofit.questions.real_runs.snapshot import observed_snapshot
@@ -161,6 +164,69 @@ def make_toml(random: Random) -> bytes:
 
 def read_toml(data: bytes, folder: Path) -> None:
     resolve_settings({}, {}, _write(data, folder, "settings.toml"))
+
+
+# ── locks ───────────────────────────────────────────────────────────────────────────────────────
+
+_PEAK_BYTES = ("likely_bytes", "high_bytes", "allocated_bytes", "parameters_bytes", "activations_bytes")
+
+
+def make_lock(random: Random) -> bytes:
+    """A lock, some of whose values are others."""
+    values = (*hostile.NUMBERS, *(json.dumps(text) for text in hostile.TEXTS), '"2.13.0"', "{}", "[]", "true")
+    peak = {"torch": '"2.13.0"', "gpu": '"t4"', **dict.fromkeys(_PEAK_BYTES, "1000")}
+    holder = {"module": '"a.*"', "line": '"m.py:1"', "code": '"x"', "bytes": "1000"}
+    for table in (peak, holder):
+        for _ in range(random.choice((0, 0, 1, 3))):
+            table[random.choice((*table, "largest_batch", "step_seconds"))] = str(random.choice(values))
+    name = json.dumps(random.choice(("a", "a.b", *hostile.TEXTS)))
+    lines = [
+        f'schema = "autofit.lock/{random.choice("1111112")}"',
+        f"[configurations.{name}]",
+        f"[[configurations.{name}.peaks]]",
+        *(f"{key} = {value}" for key, value in peak.items()),
+        f"holders = [{{{', '.join(f'{key} = {value}' for key, value in holder.items())}}}]",
+    ]
+    text = "\n".join(lines).encode(errors="replace")
+    return hostile.damaged(text, random) if random.random() < 0.3 else text
+
+
+def read_lock(data: bytes, _folder: Path) -> None:
+    """Reads a lock, writes it and reads it again, and compares its peaks with some that hold nothing."""
+    lock = parse_lock(data)
+    try:
+        again = parse_lock(lock_text(lock))
+    except LockError as error:
+        raise AssertionError(f"what is written is not read: {error.message}") from error
+    assert again == lock
+    for each in lock.configurations.values():
+        for peak in each.peaks:
+            empty = dataclasses.replace(peak, holders=(), other_bytes=0)
+            for before, after in ((empty, peak), (peak, empty)):
+                found = growth.compare(each.name, before, after, growth.DEFAULT_TOLERANCE)
+                assert all("\x1b" not in f"{line.code}{line.file}{line.module}" for line in found.lines)
+
+
+def make_lock_table(random: Random) -> bytes:
+    """A pyproject.toml with the table of what is to be locked."""
+    lines = ["[tool.autofit.lock.configurations.a]", 'model = "davenet"', "batch-size = 8"]
+    keys = random.choices((*OPTIONS, "batch-size", "largest-batch"), k=random.randrange(4))
+    lines += [f"{key} = {_toml_value(random)}" for key in keys]
+    lines.insert(random.randrange(4), random.choice(("", "", "[tool]", f"tolerance = {_toml_value(random)}")))
+    text = "\n".join(lines).encode(errors="replace")
+    return hostile.damaged(text, random) if random.random() < 0.3 else text
+
+
+def read_lock_table(data: bytes, folder: Path) -> None:
+    """Reads the table, and its configurations again from the arguments that a lock would keep."""
+    _write(data, folder, "pyproject.toml")
+    for each in read_configured(folder).configurations.values():
+        locked = LockedConfiguration(name=each.name, arguments=each.arguments)
+        try:
+            again = configuration_of(locked)
+        except LockError as error:
+            raise AssertionError(f"arguments are not read: {error.message}") from error
+        assert again.arguments == each.arguments
 
 
 # ── references ──────────────────────────────────────────────────────────────────────────────────
@@ -437,6 +503,8 @@ PARSERS = {
     for parser in (
         Parser("settings", make_settings, read_settings, ".json"),
         Parser("toml", make_toml, read_toml, ".toml"),
+        Parser("locks", make_lock, read_lock, ".toml"),
+        Parser("tables", make_lock_table, read_lock_table, ".toml"),
         Parser("references", make_reference, read_reference, ".json"),
         Parser("profiles", make_profile, read_profile_and_show, ".gz"),
         Parser("snapshots", make_snapshot, read_snapshot_and_explain, ".pickle"),

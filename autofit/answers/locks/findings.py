@@ -7,32 +7,34 @@ none, such as that of weights, is shown where the lock has the configuration.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from autofit.answers.locks.changes import lock_check_sections
+from autofit.answers.locks.changes import difference, lock_check_sections, signed
 from autofit.answers.markdown import markdown
 from autofit.identity import versions
 from autofit.locks.checking import LockCheck
 from autofit.locks.growth import Change, Comparison, LineChange
-from autofit.units import format_bytes
+from autofit.locks.lock_file import ANY_CARD
 
 _RULE = "memory-grew"
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_LINES = 10
+_DIGITS = 32  # of a fingerprint
 _LEAST_SHARE = 0.02  # of a configuration's growth, which a line has at least to be a finding of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Growth of a configuration's memory at a place in a file.
+    """Growth of memory at a place in a file, of one configuration or of several.
 
     Attributes:
-        message: sentence that says what grew.
+        message: a sentence for each configuration and module.
         file: file, relative to the repository's folder, with `/` between folders.
         line: number of the line, from 1.
         fingerprint: digest that stays while the code does, though its line moves.
@@ -44,54 +46,66 @@ class Finding:
     fingerprint: str
 
 
+_Grown = tuple[Comparison, LineChange | None]
+
+
 def findings_of(check: LockCheck, folder: Path) -> tuple[Finding, ...]:
-    """Findings of a check: for each configuration that grew the lines that hold more.
+    """Findings of a check, by file and line: the lines that hold more in configurations that grew.
 
     Args:
         check: check of the lock.
         folder: folder of the project, which files of the check are relative to.
     """
     root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
-    grown = (each for each in check.configurations if each.change is Change.GREW)
-    return tuple(finding for each in grown for finding in _of_one(each, check, folder, root))
+    by_place = collections.defaultdict[tuple[str, int], list[_Grown]](list)
+    for each in check.configurations:
+        if each.change is not Change.GREW:
+            continue
+        lines = _lines_of(each, folder)
+        for line in lines:
+            assert line.file is not None
+            by_place[_relative(folder / line.file, root), line.line or 1].append((each, line))
+        if not lines:
+            lock = folder / check.file
+            by_place[_relative(lock, root), _line_of(lock, each.name)].append((each, None))
+    return tuple(_finding(file, line, found) for (file, line), found in sorted(by_place.items()))
 
 
-def _of_one(grown: Comparison, check: LockCheck, folder: Path, root: Path) -> Iterator[Finding]:
-    assert grown.before is not None
-    total = sum(line.difference_bytes for line in grown.grown_lines)
-    shown = [
-        line
-        for line in grown.grown_lines
-        if line.difference_bytes >= _LEAST_SHARE * total
-        and line.file is not None
-        and (folder / line.file).is_file()
-    ][:_MOST_LINES]
-    where = grown.name if grown.gpu == "any" else f"{grown.name} on {grown.gpu}"
-    peak = (
-        f"its peak grew from {format_bytes(grown.before.likely_bytes)} to "
-        f"{format_bytes(grown.after.likely_bytes)}"
+def _lines_of(each: Comparison, folder: Path) -> Sequence[LineChange]:
+    """Lines of files of the project that have a part of a configuration's growth that matters."""
+    lines = [line for line in each.grown_lines if line.file is not None and (folder / line.file).is_file()]
+    total = sum(line.difference_bytes for line in lines)
+    return [line for line in lines if line.difference_bytes >= _LEAST_SHARE * total][:_MOST_LINES]
+
+
+def _finding(file: str, line: int, found: Sequence[_Grown]) -> Finding:
+    known = sorted(
+        "\0".join((each.name, each.gpu, *(() if change is None else (change.module, change.code))))
+        for each, change in found
     )
-    for line in shown:
-        assert line.file is not None
-        yield Finding(
-            message=f"{_holds(line)} at the peak of {where}; {peak}",
-            file=_relative(folder / line.file, root),
-            line=line.line or 1,
-            fingerprint=_digest(grown.name, grown.gpu, line.module, line.code),
-        )
-    if not shown:
-        lock = folder / check.file
-        yield Finding(
-            message=f"{where}: {peak}",
-            file=_relative(lock, root),
-            line=_line_of(lock, grown.name),
-            fingerprint=_digest(grown.name, grown.gpu),
-        )
+    return Finding(
+        message=" ".join(_sentence(each, change) for each, change in found),
+        file=file,
+        line=line,
+        fingerprint=hashlib.sha256("\n".join((file, *known)).encode()).hexdigest()[:_DIGITS],
+    )
 
 
-def _holds(line: LineChange) -> str:
+def _sentence(each: Comparison, line: LineChange | None) -> str:
+    where = each.name if each.gpu == ANY_CARD else f"{each.name} on {each.gpu}"
+    if line is None:
+        return f"{where}: the peak changed by {_change(each)}, by no line of this project."
     module = f" in {line.module}" if line.module else ""
-    return f"this line holds {format_bytes(line.difference_bytes)} more{module}"
+    by = signed(line.difference_bytes)
+    return f"{where}: this line{module} holds {by} at the peak, which changed by {_change(each)}."
+
+
+def _change(each: Comparison) -> str:
+    """Difference of the likely reserved peak, or where that is none, of the allocated one."""
+    assert each.before is not None
+    if each.difference_bytes > 0:
+        return difference(each.before.likely_bytes, each.after.likely_bytes)
+    return difference(each.before.allocated_bytes, each.after.allocated_bytes)
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -104,10 +118,6 @@ def _line_of(lock: Path, name: str) -> int:
     heads = (f"[configurations.{name}]", f"[configurations.{json.dumps(name)}]")
     lines = lock.read_text(encoding="utf-8").splitlines() if lock.is_file() else ()
     return next((number for number, line in enumerate(lines, 1) if line.strip() in heads), 1)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def _markdown(check: LockCheck, _folder: Path) -> str:

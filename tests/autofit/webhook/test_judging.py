@@ -88,12 +88,14 @@ def test_the_largest_peak_of_all_releases_of_pytorch_decides(tmp_path: Path) -> 
 
 def test_ranks_leave_room_for_nccl(tmp_path: Path) -> None:
     alone = make_budget(find_gpu("t4").total_bytes, architecture="sm_75", card="t4").usable_bytes / GIB
-    for arguments, expected in ((), Judgement.FITS), (("--parallel", "ddp:8"), Judgement.UNSURE):
+    of_script = ("--script", "train.py", "--nproc", "8")
+    for arguments, expected in (
+        ((), Judgement.FITS),
+        (("--parallel", "ddp:8"), Judgement.UNSURE),
+        (of_script, Judgement.UNSURE),
+    ):
         locks = kept(lock_in(tmp_path / "a.toml", "my-gpt", peak("t4", 2, alone - 0.05), arguments=arguments))
         assert judged(locks, template("my-gpt", selector=T4)).judgement is expected
-    for arguments in (("--parallel=ddp:8",), ("--script", "train.py", "--nproc", "8")):
-        locks = kept(lock_in(tmp_path / "a.toml", "my-gpt", peak("t4", 2, alone - 0.05), arguments=arguments))
-        assert judged(locks, template("my-gpt", selector=T4)).judgement is Judgement.UNSURE
 
 
 @pytest.mark.parametrize(

@@ -68,16 +68,20 @@ def test_what_grew_is_found_on_its_line_in_the_repository(project: Path) -> None
     [found] = findings_of(check_of(GREW), project)
     assert (found.file, found.line) == ("sub/net/train it.py", 3)
     assert found.message == (
-        "this line holds 1.90 GiB more in layers.* at the peak of gpt on t4; its peak grew from 4.00 GiB to "
-        "6.00 GiB"
+        "gpt on t4: this line in layers.* holds +1.90 GiB at the peak, which changed by +2.00 GiB (+50.0%)."
     )
+
+
+def test_a_line_is_one_finding_of_all_configurations_that_it_made_grow(project: Path) -> None:
+    [found] = findings_of(check_of(GREW, dataclasses.replace(GREW, gpu="l4")), project)
+    assert found.message.count("this line in layers.* holds +1.90 GiB") == 2
 
 
 def test_growth_without_a_line_of_the_project_is_shown_in_the_lock(project: Path) -> None:
     elsewhere = dataclasses.replace(GREW, lines=(line(None, 1, 2), line("site-packages/lib.py", 1, 2)))
     [found] = findings_of(check_of(elsewhere), project)
     assert (found.file, found.line) == ("sub/memory.lock.toml", 3)
-    assert found.message == "gpt on t4: its peak grew from 4.00 GiB to 6.00 GiB"
+    assert found.message == "gpt on t4: the peak changed by +2.00 GiB (+50.0%), by no line of this project."
 
 
 @pytest.mark.parametrize("change", [Change.SAME, Change.SHRANK])

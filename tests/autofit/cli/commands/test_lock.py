@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from autofit.cli.app import autofit as group
 from autofit.errors import WorkloadFailedError
 from autofit.locks.configurations import Configuration
 from autofit.locks.lock_file import LockedConfiguration, LockedHolder, LockedPeak, read_lock
@@ -176,7 +178,14 @@ def test_a_configuration_that_was_changed_since_is_told_of(autofit: Run, project
             ("check", "--lock", "--file", "none.toml"),
             "there is no lock none.toml: write it with",
         ),
-        (("check", "gpt2", "--batch-size", "2", "--file", "x"), "--file and --tolerance are of --lock"),
+        (
+            ("check", "--lock", "--findings", "sariff=a.sarif"),
+            "--findings sariff=a.sarif is not FORMAT=FILE. Did you mean sarif?",
+        ),
+        (
+            ("check", "gpt2", "--batch-size", "2", "--file", "x"),
+            "--file, --tolerance and --findings are of",
+        ),
         (("check", "gpt2"), "Missing option '--batch-size'"),
         (("lock", "gtp2"), "Did you mean gpt2?"),
         (("lock", "--name", "a"), "--name a needs a configuration"),
@@ -252,8 +261,37 @@ def test_a_diff_is_a_page_too(autofit: Run, project: pathlib.Path) -> None:
     assert "+7.00 MiB" in page
 
 
-def test_a_diff_of_revisions_needs_a_repository(autofit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", "/")
+def test_findings_are_written_in_each_format(autofit: Run, project: pathlib.Path) -> None:
+    (project / "model.py").write_text("\n" * 9)
+    autofit("lock", lock=Predicted())
+    formats = {"sarif": "a.sarif", "markdown": "a.md", "code-quality": "a.json"}
+    words = [word for name, file in formats.items() for word in ("--findings", f"{name}={file}")]
+    assert autofit("check", "--lock", *words, lock=Predicted(50 * MIB)).code == 7
+    (run,) = json.loads((project / "a.sarif").read_text())["runs"]
+    (result,) = run["results"]
+    for name in ("davenet-64 on t4", "davenet-64 on rtx-3090", "gpt2"):
+        assert f"{name}: this line in net.* holds +50.00 MiB at the peak" in result["message"]["text"]
+    (found,) = json.loads((project / "a.json").read_text())
+    assert found["location"] == {"path": "model.py", "lines": {"begin": 7}}
+    assert "model.py:7" in (project / "a.md").read_text()
+
+
+def test_a_diff_of_revisions_needs_a_repository(autofit: Run, project: pathlib.Path) -> None:
     finished = autofit("diff", "--rev", "main..HEAD")
     assert finished.code == 2
-    assert "lies in no working tree of git" in finished.err
+    assert f"{project} lies in no working tree that git may use (" in finished.err
+
+
+def test_names_of_configurations_are_completed(autofit: Run, project: pathlib.Path) -> None:
+    autofit("lock", "--name", "mine", "--model", "gpt2", "--batch-size", "2", lock=Predicted())
+
+    def completed(command: str, *words: str, incomplete: str) -> list[str]:
+        found = ShellComplete(group, {}, "autofit", "_X").get_completions([command, *words], incomplete)
+        return [each.value for each in found]
+
+    assert completed("lock", incomplete="") == ["davenet-64", "gpt2", "mine"]
+    assert completed("check", "--lock", incomplete="m") == ["mine"]
+    assert completed("check", incomplete="gpt") == ["gpt2"]
+    assert completed("diff", incomplete="dav") == ["davenet-64"]
+    (project / "pyproject.toml").write_text("not toml")
+    assert completed("lock", incomplete="d") == []

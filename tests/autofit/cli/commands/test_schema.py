@@ -57,6 +57,7 @@ def test_every_schema_that_the_code_names_is_a_document_or_no_answer() -> None:
         "ground-truth",
         "job",
         "links",
+        "lock",
         "plans",
         "profile",
         "residuals",
@@ -144,7 +145,7 @@ def test_every_command_with_json_is_of_those_with_a_schema() -> None:
         if any("--json" in option.opts for option in group.commands[name].params)
     }
     answers = {"tune", "estimate", "profile", "check", "cards", "observe", "explain", "explain-oom"}
-    answers |= {"compare", "kv"}
+    answers |= {"compare", "kv", "lock", "diff"}
     jobs = {"submit", "jobs", "status", "wait", "result", "stop"}
     assert with_json - jobs == answers | {"models", "gpus", "conv-algos", "doctor"}
 
