@@ -31,6 +31,7 @@ from autofit.questions.kv import KV_SCHEMA
 from autofit.questions.real_runs.observe import OBSERVATION_SCHEMA
 from autofit.questions.real_runs.observed_run import RUN_SCHEMA, ObservedRun
 from autofit.questions.real_runs.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
+from autofit.requests.answer import REQUEST_SCHEMA, RequestAnswer
 from autofit.serving.speed import ServedLoad
 from autofit.tuning.result import TUNE_CARDS_SCHEMA, TuneResult
 from autofit.tuning.schema import TUNE_SCHEMA
@@ -80,6 +81,7 @@ DOCUMENTS = {
     ),
     CHECK_SCHEMA: Document(main=CheckResult, properties=("would_thrash", "epoch_seconds")),
     CARDS_SCHEMA: Document(main=CardsAnswer),
+    REQUEST_SCHEMA: Document(main=RequestAnswer),
     PLAN_SCHEMA: Document(main=ConvPlan),
     SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
     RUN_SCHEMA: Document(main=ObservedRun),

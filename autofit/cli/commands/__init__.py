@@ -31,6 +31,7 @@ LISTED = {
     "profile": Listed("profile", "Show where the memory and the time of one configuration go."),
     "check": Listed("check", "Predict if one configuration fits."),
     "cards": Listed("cards", "Predict on which cards one configuration fits."),
+    "request": Listed("for_programs.request", "Print the smallest request that fits."),
     "observe": Listed("observe", "Say what a real run needed."),
     "explain": Listed("explain", "Say why a run took the memory that it took."),
     "explain-oom": Listed("explain", "Explain an out-of-memory error."),
