@@ -130,6 +130,18 @@ def make_budget(
     return budget
 
 
+def least_total_bytes(needed_bytes: int, margin: Decimal | Fraction | float) -> int:
+    """Smallest total memory of a device that holds so many bytes beside the margin.
+
+    Args:
+        needed_bytes: bytes that PyTorch's allocator has to be able to reserve, with those that are held
+            outside it: the context, and what is kept for other processes.
+        margin: share of the device's total that is kept free, as for `make_budget`.
+    """
+    # `make_budget` rounds the margin up, so that floor((1 - margin) × total) bytes are left beside it.
+    return math.ceil(needed_bytes / (1 - Fraction(str(margin))))
+
+
 def budget_among(
     budget: Budget, groups: Sequence[int], num_ranks: int, *, architecture: str | None, card: str | None
 ) -> Budget:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autofit.errors import BudgetError
 from autofit.explain.timing import StepSeconds
-from autofit.hardware.budget import Budget, budget_among
+from autofit.hardware.budget import Budget, budget_among, least_total_bytes
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
@@ -65,6 +65,10 @@ class CardFit:
         price: price of an hour of one such card, as the user gave it.
         samples_per_price: samples for a price of 1, if their time is stated.
         relative_price: price of a sample, divided by that on the cheapest of the cards on which it fits.
+        required_bytes: reserved peak that has to be within `usable_bytes`: the likely one, the high end or
+            the worst case, as the risk says. None if nothing is predicted.
+        least_total_bytes: smallest total memory with which a card of this architecture would have so much
+            usable; where memory grows with each step, that of the card itself. None where no memory suffices.
     """
 
     gpu: str
@@ -92,6 +96,8 @@ class CardFit:
     need: Interval | None = None
     num_alloc_retries: int = 0
     growth: tuple[LineGrowth, ...] = ()
+    required_bytes: int | None = None
+    least_total_bytes: int | None = None
 
 
 def ordered_by_memory(gpus: Iterable[Gpu]) -> list[Gpu]:
@@ -196,6 +202,7 @@ class _Kind:
         self._reason = curve.why_refused(batch_size) or ""
         self._sizes = curve.accepted(sizes)
         self._estimate: Estimate = curve.unlimited(batch_size)
+        self._required_bytes = curve.peak_reserved_bytes(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """Predicted result for a card of the architecture; to be called for the largest card first."""
@@ -204,13 +211,14 @@ class _Kind:
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)
         growth = self._curve.growth(self._batch_size, usable_bytes)
+        verdict = self._answer(budget, growth)
         likely = self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes)
         return CardFit(
             gpu=gpu.key,
             architecture=gpu.architecture,
             total_bytes=gpu.total_bytes,
             usable_bytes=usable_bytes,
-            verdict=self._answer(budget, growth),
+            verdict=verdict,
             likely_verdict=Verdict.OOM if fills(growth) else likely,
             interval=there.interval,
             need=there.need,
@@ -221,15 +229,27 @@ class _Kind:
             growth=growth,
             num_gpus=settings.setup.num_ranks,
             parallel=settings.setup.parallel.name,
+            required_bytes=self._required_bytes,
+            least_total_bytes=self._least(gpu, budget, settings, verdict=verdict, grows=bool(growth)),
         )
+
+    def _least(
+        self, gpu: Gpu, budget: Budget, settings: TuneSettings, *, verdict: Answer, grows: bool
+    ) -> int | None:
+        """Smallest total memory with which a card of the architecture holds the batch; None if none does."""
+        if grows:  # how much is filled depends on the memory that there is
+            return gpu.total_bytes if verdict is Answer.FITS else None
+        if self._reason:
+            return None
+        needed_bytes = self._required_bytes + budget.context_bytes + settings.reserve_bytes
+        return least_total_bytes(needed_bytes, settings.margin)
 
     def _answer(self, budget: Budget, growth: Sequence[LineGrowth]) -> Answer:
         if fills(growth):
             return Answer.DOES_NOT_FIT
-        curve, batch_size = self._curve, self._batch_size
-        if not self._reason and curve.peak_reserved_bytes(batch_size) <= budget.usable_bytes:
+        if not self._reason and self._required_bytes <= budget.usable_bytes:
             return Answer.FITS
-        cannot_run = curve.cannot_run(batch_size, budget.most_usable_bytes)
+        cannot_run = self._curve.cannot_run(self._batch_size, budget.most_usable_bytes)
         return Answer.DOES_NOT_FIT if cannot_run else Answer.UNSURE
 
     def _largest(self, usable_bytes: int) -> int | None:

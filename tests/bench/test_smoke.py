@@ -614,3 +614,16 @@ def test_materials(run: Run, tmp_path: Path) -> None:
     run("llama", tmp_path)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "llama"
     assert len(json.loads((tmp_path / "texts.json").read_text())) > 1
+
+
+@of("tests/bench/placing.py")
+def test_placing_reads_kept_jobs_and_prints_a_row_for_each_way(run: Run, tmp_path: Path) -> None:
+    jobs = [
+        {"name": str(gib), "table": "made up", "real_bytes": gib * 10**9, "safe_bytes": gib * 105 * 10**7}
+        for gib in (1, 3, 9, 20, 50)
+    ]
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps(jobs), encoding="utf-8")
+    done = run("--jobs", path)
+    for way in ("a card to each job", "a queue", "shared cards"):
+        assert row_of(done.out, way)[1:3] == ["5", "0 (0.0%)"]

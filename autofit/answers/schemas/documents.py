@@ -34,6 +34,7 @@ from autofit.questions.kv import KV_SCHEMA
 from autofit.questions.real_runs.observe import OBSERVATION_SCHEMA
 from autofit.questions.real_runs.observed_run import RUN_SCHEMA, ObservedRun
 from autofit.questions.real_runs.snapshot import SNAPSHOT_SCHEMA, ObservedSnapshot
+from autofit.requests.answer import REQUEST_SCHEMA, RequestAnswer
 from autofit.serving.speed import ServedLoad
 from autofit.tuning.result import TUNE_CARDS_SCHEMA, TuneResult
 from autofit.tuning.schema import TUNE_SCHEMA
@@ -86,6 +87,7 @@ DOCUMENTS = {
     LOCKED_SCHEMA: Document(main=LockedAnswer),
     LOCK_CHECK_SCHEMA: Document(main=LockCheck),
     DIFF_SCHEMA: Document(main=MemoryDiff),
+    REQUEST_SCHEMA: Document(main=RequestAnswer),
     PLAN_SCHEMA: Document(main=ConvPlan),
     SNAPSHOT_SCHEMA: Document(main=ObservedSnapshot),
     RUN_SCHEMA: Document(main=ObservedRun),

@@ -33,6 +33,7 @@ LISTED = {
     "lock": Listed("locks.lock", "Lock what configurations need, to see later what grew."),
     "diff": Listed("locks.diff", "Show which lines made the memory grow."),
     "cards": Listed("cards", "Predict on which cards one configuration fits."),
+    "request": Listed("for_programs.request", "Print the smallest request that fits."),
     "observe": Listed("observe", "Say what a real run needed."),
     "explain": Listed("explain", "Say why a run took the memory that it took."),
     "explain-oom": Listed("explain", "Explain an out-of-memory error."),

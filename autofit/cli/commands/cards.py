@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,10 +24,11 @@ from autofit.cli.options.shared import (
     setting,
 )
 from autofit.errors import UsageError
-from autofit.hardware.gpus import catalogue, find_gpu
+from autofit.hardware.gpus import catalogue
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.options import Topic
 from autofit.settings.parallels import parallels_by_number
+from autofit.settings.prices import named_prices
 from autofit.settings.resolve import chosen_cards, resolve_one_configuration
 from autofit.settings.values import ALL_CARDS, gpu_numbers
 from autofit.settings.workloads import refer
@@ -41,6 +41,15 @@ if TYPE_CHECKING:
     from autofit.questions.cards import CardsAnswer
     from autofit.settings.tune_settings import TuneSettings
     from autofit_workers.spec.setup import Parallel
+
+NUM_GPUS = option(
+    Topic.CARD,
+    "--gpus",
+    "num_gpus",
+    metavar="N,M,…",
+    help="Ask it of so many GPUs of each card, such as 1,2,4,8; --parallel then names their kind alone. The "
+    "batch is that of each GPU.",
+)
 
 
 @click.command(cls=LongCommand)
@@ -67,14 +76,7 @@ if TYPE_CHECKING:
     help="What an hour of a card costs, in any currency: tells how many samples a price of 1 pays for. "
     "Repeatable.",
 )
-@option(
-    Topic.CARD,
-    "--gpus",
-    "num_gpus",
-    metavar="N,M,…",
-    help="Ask it of so many GPUs of each card, such as 1,2,4,8; --parallel then names their kind alone. The "
-    "batch is that of each GPU.",
-)
+@NUM_GPUS
 @option(
     Topic.SEARCH,
     "--what-if",
@@ -117,7 +119,7 @@ def cards(
             raise UsageError(
                 "--what-if changes settings and cannot be combined with --gpus: drop one of them"
             )
-        parallels = _on_each(num_gpus, given.pop("parallel") or FSDP)
+        parallels = parallels_on_each(num_gpus, given)
     settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
     if parallels and settings.script is not None:
         raise UsageError("--gpus spreads a model over GPUs, but a script decides that itself: drop --gpus")
@@ -125,7 +127,7 @@ def cards(
         gpus=gpus,
         batch_size=batch_size,
         with_traces=with_traces,
-        prices=_prices(prices, gpus),
+        prices=named_prices(prices, gpus),
         parallels=parallels,
     )
     return answer_for_cards(
@@ -133,48 +135,18 @@ def cards(
     ).exit_code
 
 
-def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Price of an hour of each GPU model, by the model's key, such as `t4`.
-
-    Args:
-        given: values of `--price`, such as `t4=0.5`.
-        gpus: GPU models that the command is about.
-
-    Raises:
-        UsageError: a card is unknown, named twice or not among `gpus`, or a price is no positive number.
-    """
-    found: dict[str, float] = {}
-    for text in given:
-        name, equals, number = text.partition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = math.nan
-        if not equals or not (0 < price < math.inf):
-            raise UsageError(
-                f"--price: {text!r} is no price of a card: write CARD=NUM, more than 0, as in t4=0.5"
-            )
-        gpu = find_gpu(name)
-        if gpu not in gpus:
-            raise UsageError(f"--price: {gpu.key} is not among the cards of --gpu: add it there")
-        if gpu.key in found:
-            raise UsageError(f"--price: {gpu.key} is named twice: give each card one price")
-        found[gpu.key] = price
-    return found
-
-
-def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
+def parallels_on_each(num_gpus: str, given: dict[str, Any]) -> tuple[Parallel, ...]:
     """Parallelisms of one kind, one for each number of GPUs.
 
     Args:
         num_gpus: value of `--gpus`, such as `1,2,4`.
-        kind: kind of parallelism, such as `ddp`.
+        given: typed options; `parallel`, the kind without a number of ranks, is taken out of them.
 
     Raises:
         UsageError: a number is wrong, or the kind cannot have it.
     """
     try:
-        return parallels_by_number(kind, gpu_numbers(num_gpus))
+        return parallels_by_number(given.pop("parallel") or FSDP, gpu_numbers(num_gpus))
     except ValueError as error:
         raise UsageError(f"--gpus: {error}") from error
 

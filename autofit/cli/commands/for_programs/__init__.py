@@ -1,1 +1,1 @@
-"""Commands for programs that call autofit: the schemas of its documents, and tools for assistants."""
+"""Commands for programs: schemas of documents, tools for assistants, requests that schedulers read."""

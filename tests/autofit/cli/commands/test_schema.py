@@ -145,7 +145,7 @@ def test_every_command_with_json_is_of_those_with_a_schema() -> None:
         if any("--json" in option.opts for option in group.commands[name].params)
     }
     answers = {"tune", "estimate", "profile", "check", "cards", "observe", "explain", "explain-oom"}
-    answers |= {"compare", "kv", "lock", "diff"}
+    answers |= {"compare", "kv", "lock", "diff", "request"}
     jobs = {"submit", "jobs", "status", "wait", "result", "stop"}
     assert with_json - jobs == answers | {"models", "gpus", "conv-algos", "doctor"}
 
