@@ -9,7 +9,6 @@ fork, and so is what it does to PyTorch.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import signal
@@ -86,7 +85,7 @@ def _call(item: pytest.Function, function: Callable[[], object]) -> None:
 def _take_over(item: pytest.Function, result: dict[str, Any]) -> None:
     """Ends a test as it ended in the fork, with its warnings and properties."""
     for message, module, name, file, line in result["warnings"]:
-        category = getattr(importlib.import_module(module), name, UserWarning)
+        category = getattr(sys.modules.get(module), name, UserWarning)  # unknown if imported in the fork
         warnings.warn_explicit(message, category, file, line)
     item.user_properties[:] = [(name, value) for name, value in result["properties"]]
     hook = item.config.hook.pytest_report_from_serializable
