@@ -50,13 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Run(config), "autofit-memory")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests that cannot be predicted in this environment, with the reason."""
+    for item in items:
+        if _concerns(item) and (reason := _why_skipped(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test that cannot be predicted here, and fails one that pytest does not call as a function."""
-    if not (_is_marked(item) or _asks_for_block(item)):
-        return
-    if (reason := _why_skipped(item)) is not None:
-        pytest.skip(reason)
-    if (problem := _why_impossible(item)) is not None:
+    """Fails a test that can have neither mark nor fixture."""
+    if _concerns(item) and (problem := _why_impossible(item)) is not None:
         pytest.fail(problem, pytrace=False)
 
 
@@ -140,6 +143,10 @@ class _Run:
             terminalreporter.line(line)
         if self._problem:
             terminalreporter.line(f"ERROR: {self._problem}", red=True)
+
+
+def _concerns(item: pytest.Item) -> bool:
+    return _is_marked(item) or _asks_for_block(item)
 
 
 def _is_marked(item: pytest.Item) -> bool:

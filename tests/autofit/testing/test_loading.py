@@ -71,7 +71,10 @@ def test_without_torch_such_tests_are_skipped_with_a_reason(pytester: pytest.Pyt
     result = pytester.runpytest_subprocess(*PLUGIN, "-rs", "--strict-markers")
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(
-        ["*autofit predicts with PyTorch, which is not installed here: pip install torch"]
+        [
+            "SKIPPED * test_without_torch*.py:*: autofit predicts with PyTorch, which is not installed here: "
+            "pip install torch"
+        ]
     )
 
 
