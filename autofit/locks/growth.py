@@ -113,8 +113,9 @@ class Comparison:
         name: name of the configuration.
         torch: version of PyTorch.
         gpu: key of the card; `any` where none was named.
-        change: `grew` if the likely peak or the high end grew by more than the tolerance, `shrank` if one of
-            them fell by more and none grew, `same` between, `new` where there is nothing to compare with.
+        change: `grew` if the likely peak, the high end or the allocated peak grew by more than the tolerance,
+            `shrank` if none grew, and the likely peak or the high end fell by more, `same` between, `new`
+            where there is nothing to compare with.
         before: memory before; null where there is none.
         after: memory after.
         lines: lines that hold more or less than before, the largest growth first.
@@ -167,10 +168,12 @@ def compare(name: str, before: LockedPeak | None, after: LockedPeak, tolerance: 
 
 
 def _change(before: LockedPeak, after: LockedPeak, tolerance: Decimal) -> Change:
-    pairs = ((before.likely_bytes, after.likely_bytes), (before.high_bytes, after.high_bytes))
-    if any(new > old * (1 + tolerance) for old, new in pairs):
+    reserved = ((before.likely_bytes, after.likely_bytes), (before.high_bytes, after.high_bytes))
+    # A larger step may happen to leave fewer gaps between blocks: what is allocated shows that it grew.
+    allocated = (before.allocated_bytes, after.allocated_bytes)
+    if any(new > old * (1 + tolerance) for old, new in (*reserved, allocated)):
         return Change.GREW
-    return Change.SHRANK if any(new < old * (1 - tolerance) for old, new in pairs) else Change.SAME
+    return Change.SHRANK if any(new < old * (1 - tolerance) for old, new in reserved) else Change.SAME
 
 
 def line_changes(before: LockedPeak, after: LockedPeak) -> tuple[LineChange, ...]:

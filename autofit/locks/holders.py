@@ -27,6 +27,10 @@ _PLACES = {
     Category.WORKSPACE: "(workspace)",
     Category.OTHER: "(temporaries)",
 }
+# Where a free block is a little larger than a request, the request gets all of it. That depends on what was
+# freed before, so it would make lines differ that are the same.
+_UNUSED = "(unused ends of blocks)"
+_UNIT_BYTES = 512  # `kMinBlockSize` of c10/core/CachingDeviceAllocator.h: requests are rounded up to it
 _NUM_SUFFIXES = {Category.PARAMETER: 1, Category.OPTIMIZER_STATE: 2}  # of `conv1.weight.exp_avg`
 _MOST_CODE = 100  # characters of a line's text
 _MOST_SOURCE_BYTES = 4 << 20
@@ -37,6 +41,8 @@ def holders_at_peak(
     profile: Profile, folder: Path, *, checkout: Path | None = None
 ) -> tuple[LockedHolder, ...]:
     """All holders of memory at a profile's allocated peak, the largest first; they add up to that peak.
+
+    A line holds what it asked for, rounded to 512 bytes; what blocks have beyond that is a holder of its own.
 
     Args:
         profile: profile of a step.
@@ -49,7 +55,10 @@ def holders_at_peak(
     sizes = collections.Counter[tuple[str, str]]()
     for number in alive_at(profile, peak_position(profile)):
         allocation = profile.trace.allocations[number]
-        sizes[_module_of(allocation), _source_of(allocation)] += profile.block_bytes[number]
+        block_bytes = profile.block_bytes[number]
+        num_bytes = min(block_bytes, -(-profile.requested_bytes[number] // _UNIT_BYTES) * _UNIT_BYTES)
+        sizes[_module_of(allocation), _source_of(allocation)] += num_bytes
+        sizes["", _UNUSED] += block_bytes - num_bytes
     lines = Lines(folder, checkout)
     merged = collections.Counter[tuple[str, str, str]]()
     for (module, source), num_bytes in sizes.items():

@@ -29,6 +29,19 @@ _NUM_DIGITS = 10  # of a commit's identifier, as it is shown
 _FOLDER_OF_COMMIT = "revision"
 _OWN_SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 _MOST_MESSAGE = 300
+_FATAL = "fatal: "
+_OF_HOOKS = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_WORK_TREE",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,10 @@ class Repository:
             raise UsageError("git is not installed: install it, or compare two locks or saved profiles")
         found = _run(git, folder, "rev-parse", "--show-toplevel")
         if found.returncode or not found.stdout.strip():
-            raise UsageError(f"{folder} lies in no working tree of git: --rev compares its revisions")
+            raise UsageError(
+                f"{folder} lies in no working tree that git may use ({_message(found)}): --rev compares the "
+                "revisions of one"
+            )
         root = Path(found.stdout.rstrip("\n")).resolve()
         return cls(git, root, folder.resolve().relative_to(root))
 
@@ -89,7 +105,7 @@ class Repository:
         wanted = f"{name}^{{commit}}"
         found = _run(self.git, self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
         if found.returncode or not name:
-            raise UsageError(f"git knows no revision {name!r}: `git log` and `git branch` list them")
+            raise UsageError(f"git knows no revision {name!r}: {self._where_to_look()}")
         return Revision(name, found.stdout.strip())
 
     def revisions(self, text: str) -> tuple[Revision, Revision | None]:
@@ -106,12 +122,21 @@ class Repository:
             ends = self.revision(before), self.revision(after)
             found = _run(self.git, self.root, "merge-base", ends[0].commit, ends[1].commit)
             if found.returncode:
-                raise UsageError(f"{before} and {after} have no common beginning: write {before}..{after}")
+                raise UsageError(
+                    f"{before} and {after} have no common beginning: write {before}..{after}, or "
+                    f"{self._where_to_look()}"
+                )
             return Revision(f"where {after} left {before}", found.stdout.strip()), ends[1]
         if _TWO_DOTS in text:
             before, after = (name or "HEAD" for name in text.split(_TWO_DOTS, 1))
             return self.revision(before), self.revision(after)
         return self.revision(text), None
+
+    def _where_to_look(self) -> str:
+        """Clause on where a revision that is missing may be."""
+        if _run(self.git, self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+            return "fetch it first, as this clone is shallow (`git fetch --unshallow`)"
+        return "look at `git log --all`"
 
     @contextlib.contextmanager
     def checked_out(self, revision: Revision) -> Iterator[Path]:
@@ -183,8 +208,8 @@ class Repository:
 
 
 def _without_gits(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment without the variables by which git hooks name the repository that they run for."""
-    return {name: value for name, value in variables.items() if not name.startswith("GIT_")}
+    """Environment without the variables by which git names a repository to its hooks."""
+    return {name: value for name, value in variables.items() if name not in _OF_HOOKS}
 
 
 def _run(git: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -202,6 +227,7 @@ def _run(git: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str
 
 
 def _message(finished: subprocess.CompletedProcess[str]) -> str:
-    """Last line that git said, without the full stop."""
+    """Line with which git says why it failed, without the full stop."""
     lines = [line for line in finished.stderr.splitlines() if line.strip()] or ["it gives no reason"]
-    return lines[-1].removeprefix("fatal: ").rstrip(".")[:_MOST_MESSAGE]
+    line = next((line for line in lines if line.startswith(_FATAL)), lines[-1])
+    return line.removeprefix(_FATAL).rstrip(".")[:_MOST_MESSAGE]

@@ -31,6 +31,7 @@ from autofit.cli.options.shared import (
 from autofit.cli.options.written import WRITE, files_to_write, setting_of, write_files
 from autofit.errors import ExitCode, UsageError
 from autofit.locks.lock_file import LOCK_NAME
+from autofit.paths import require_writable, write_atomically
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
@@ -66,6 +67,13 @@ _LOCK = combined(
     ),
     option(
         Topic.OUTPUT,
+        "--sarif",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="With --lock, write there as SARIF which lines grew, for code hosts that show it on them.",
+    ),
+    option(
+        Topic.OUTPUT,
         "--tolerance",
         metavar="SHARE",
         help="With --lock, by how much a peak may grow, such as 2%.  [default: of pyproject.toml, else 2%]",
@@ -98,6 +106,7 @@ def check(
     batch_size: int | None,
     against_lock: bool,
     lock_file: Path | None,
+    sarif: Path | None,
     tolerance: str | None,
     quiet: bool,
     as_json: bool,
@@ -119,9 +128,11 @@ def check(
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     if against_lock:
         _require_nothing_beside_lock({**options, "batch_size": batch_size, "write": write})
-        return _check_lock(backend, named_model, lock_file, tolerance, quiet=quiet, as_json=as_json)
-    if lock_file is not None or tolerance is not None:
-        raise UsageError("--file and --tolerance are of --lock: give it too, or leave them out")
+        return _check_lock(
+            backend, named_model, lock_file, tolerance, sarif=sarif, quiet=quiet, as_json=as_json
+        )
+    if (lock_file, sarif, tolerance) != (None, None, None):
+        raise UsageError("--file, --sarif and --tolerance are of --lock: give it too, or leave them out")
     options = _with_model(options, named_model)
     if batch_size is None:
         raise UsageError("Missing option '--batch-size'.")
@@ -180,10 +191,13 @@ def _check_lock(
     lock_file: Path | None,
     tolerance: str | None,
     *,
+    sarif: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> ExitCode:
     """Compares configurations with their lock, prints the answer, and returns the exit code."""
+    if sarif is not None:
+        require_writable(sarif)
     from autofit.cli.text.progress import progress
     from autofit.locks.checking import check_lock
     from autofit.locks.configurations import read_configured, tolerance_of
@@ -205,4 +219,8 @@ def _check_lock(
         from autofit.cli.text.sections import print_sections
 
         print_sections(lock_check_sections(answer))
+    if sarif is not None:
+        from autofit.answers.locks.sarif import sarif_text
+
+        write_atomically(sarif, sarif_text(answer, Path.cwd()))
     return answer.exit_code

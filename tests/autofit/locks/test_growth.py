@@ -117,6 +117,12 @@ def test_a_peak_grew_where_it_is_higher_by_more_than_the_tolerance(
     assert compare("a", before, after, _TWO_PERCENT).change is change
 
 
+def test_a_step_that_allocates_more_grew_though_its_blocks_leave_fewer_gaps() -> None:
+    before = _peak(_A, likely_bytes=100 * _MIB, high_bytes=100 * _MIB)
+    after = _peak(_A, _B, likely_bytes=90 * _MIB, high_bytes=90 * _MIB)
+    assert compare("a", before, after, _TWO_PERCENT).change is Change.GREW
+
+
 def test_a_configuration_that_is_not_locked_yet_is_new() -> None:
     found = compare("a", None, _BEFORE, _TWO_PERCENT)
     assert (found.change, found.before, found.difference_bytes) == (Change.NEW, None, 0)

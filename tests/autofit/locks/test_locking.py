@@ -9,10 +9,13 @@ import pytest
 
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.locks.configurations import configuration
+from autofit.locks.diff import diff_sides, side_named
 from autofit.locks.growth import Change, compare
 from autofit.locks.holders import Lines
-from autofit.locks.lock_file import Lock, LockedConfiguration, lock_text, parse_lock
-from autofit.locks.locking import predict_each, shortened
+from autofit.locks.lock_file import Lock, LockedConfiguration, lock_text, parse_lock, write_lock
+from autofit.locks.locking import predict_each, predictor_for_locks, shortened
+from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.workloads import refer
 
 WORKLOADS = """
 import torch
@@ -102,6 +105,35 @@ def test_an_error_begins_with_the_configurations_name(folder: pathlib.Path) -> N
     with pytest.raises(WorkloadFailedError, match=r"^broken: .*forwrad") as caught:
         predict_each([wanted], folder)
     assert caught.value.message.startswith("broken: ")
+
+
+def test_a_saved_profile_is_compared_with_another_and_with_a_lock(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    settings = resolve_one_configuration({"model": f"{folder / 'mine.py'}:net", "gpu": "t4"}, "a test")
+    predictor = predictor_for_locks(refer(settings.model, settings), settings)
+    for size in (2048, 4096):
+        profile = predictor.profile(settings.configuration("a test"), settings.card, size)
+        (tmp_path / f"{size}.profile").write_bytes(profile.to_bytes())
+    write_lock(tmp_path / "a.toml", Lock().with_configuration(_locked(folder, gpu="t4")))
+
+    def predict(_wanted: object) -> tuple[LockedConfiguration, ...]:
+        raise AssertionError("nothing is to be predicted")
+
+    small, large, lock = (
+        side_named(str(tmp_path / name), folder, predict)
+        for name in ("2048.profile", "4096.profile", "a.toml")
+    )
+    (grown,) = diff_sides(small, large).configurations
+    assert grown.change is Change.GREW
+    assert grown.before is not None
+    number = WORKLOADS.splitlines().index("            rows = torch.relu(layer(rows))") + 1
+    assert f"mine.py:{number}" in {line.place for line in grown.grown_lines}
+    listed = sum(line.difference_bytes for line in grown.lines) + grown.others_bytes
+    assert listed == grown.after.allocated_bytes - grown.before.allocated_bytes
+    (same,) = diff_sides(lock, large).configurations
+    assert same.lines == ()
+    assert same.difference_bytes == 0
 
 
 def test_lines_of_libraries_and_of_another_checkout(tmp_path: pathlib.Path) -> None:

@@ -203,6 +203,23 @@ def test_revisions_are_named_as_git_names_them(project: Project) -> None:
             repository.revisions(wrong) if wrong else repository.revision(wrong)
 
 
+def test_a_hooks_variables_name_no_other_repository(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    commit = project.git("rev-parse", "HEAD").strip()
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+    assert Repository.of(project.folder).revision("HEAD").commit == commit
+
+
+def test_a_shallow_clone_is_told_to_fetch(project: Project, tmp_path: pathlib.Path) -> None:
+    project.commit({"a.txt": "a"}, "second")
+    shallow = tmp_path / "shallow"
+    project.git("clone", "--quiet", "--depth=1", project.folder.as_uri(), str(shallow))
+    with pytest.raises(UsageError, match=r"git knows no revision 'small': fetch it first, as this clone is"):
+        Repository.of(shallow).revisions("small..HEAD")
+
+
 def test_submodules_and_folders_that_a_revision_lacks_are_told_of(project: Project) -> None:
     project.commit({".gitmodules": '[submodule "lib"]\n\tpath = lib\n\turl = ./lib\n'}, "with-submodules")
     within = project.folder / "new"

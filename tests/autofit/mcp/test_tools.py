@@ -17,7 +17,7 @@ TOOLS = {tool.name: tool for tool in tools(group.commands)}
 # Options that no tool has: they write files, run steps for real, lift guards, or only shape a text.
 NOT_TAKEN = {
     *("--report", "--conv-plan", "--job", "--save", "--chrome-trace", "--snapshot", "--peak-snapshot"),
-    *("--write", "--lock", "--file", "--tolerance"),
+    *("--write", "--lock", "--file", "--sarif", "--tolerance"),
     *("--storage", "--study", "--address", "--dispatch", "--metrics-port", "--metrics-host", "--resources"),
     *("--probe", "--device", "--threads", "--deadline", "--node-wait", "--storage-wait", "--fresh"),
     *("--allow-network", "--allow-subprocesses", "--keep-env", "--keep-trackers", "--config"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import jsonschema
 import pytest
 
 from autofit.errors import WorkloadFailedError
@@ -176,7 +179,10 @@ def test_a_configuration_that_was_changed_since_is_told_of(autofit: Run, project
             ("check", "--lock", "--file", "none.toml"),
             "there is no lock none.toml: write it with",
         ),
-        (("check", "gpt2", "--batch-size", "2", "--file", "x"), "--file and --tolerance are of --lock"),
+        (
+            ("check", "gpt2", "--batch-size", "2", "--file", "x"),
+            "--file, --sarif and --tolerance are of",
+        ),
         (("check", "gpt2"), "Missing option '--batch-size'"),
         (("lock", "gtp2"), "Did you mean gpt2?"),
         (("lock", "--name", "a"), "--name a needs a configuration"),
@@ -252,8 +258,56 @@ def test_a_diff_is_a_page_too(autofit: Run, project: pathlib.Path) -> None:
     assert "+7.00 MiB" in page
 
 
-def test_a_diff_of_revisions_needs_a_repository(autofit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", "/")
+@pytest.fixture
+def sarif(autofit: Run, project: pathlib.Path) -> Callable[[int], dict[str, Any]]:
+    """SARIF log of a check whose one line grew by some bytes."""
+
+    def made(grown: int) -> dict[str, Any]:
+        autofit("lock", lock=Predicted())
+        autofit("check", "--lock", "--sarif", "grown.sarif", lock=Predicted(grown))
+        log: dict[str, Any] = json.loads((project / "grown.sarif").read_text())
+        return log
+
+    return made
+
+
+def test_sarif_has_a_result_on_the_line_that_grew(
+    sarif: Callable[[int], dict[str, Any]], project: pathlib.Path
+) -> None:
+    (project / "model.py").write_text("\n" * 9)
+    (run,) = sarif(50 * MIB)["runs"]
+    (result,) = run["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "model.py"
+    assert place["region"] == {"startLine": 7}
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+    for name in ("davenet-64 on t4", "davenet-64 on rtx-3090", "gpt2"):
+        assert f"{name}: this line in net.* holds +50.00 MiB at the peak" in result["message"]["text"]
+
+
+def test_sarif_names_the_lock_where_no_line_of_the_project_grew(
+    sarif: Callable[[int], dict[str, Any]],
+) -> None:
+    (run,) = sarif(50 * MIB)["runs"]
+    uris = [
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]
+    ]
+    assert uris == ["memory.lock.toml"] * 3
+    (run,) = sarif(0)["runs"]
+    assert run["results"] == []
+
+
+@pytest.mark.skipif("AUTOFIT_SARIF_SCHEMA" not in os.environ, reason="AUTOFIT_SARIF_SCHEMA names no schema")
+@pytest.mark.parametrize("grown", [0, 50 * MIB])
+def test_sarif_is_as_its_published_schema_says(
+    sarif: Callable[[int], dict[str, Any]], project: pathlib.Path, grown: int
+) -> None:
+    (project / "model.py").write_text("\n" * 9)
+    schema = json.loads(pathlib.Path(os.environ["AUTOFIT_SARIF_SCHEMA"]).read_text())
+    jsonschema.validate(sarif(grown), schema)
+
+
+def test_a_diff_of_revisions_needs_a_repository(autofit: Run, project: pathlib.Path) -> None:
     finished = autofit("diff", "--rev", "main..HEAD")
     assert finished.code == 2
-    assert "lies in no working tree of git" in finished.err
+    assert f"{project} lies in no working tree that git may use (" in finished.err
