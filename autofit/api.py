@@ -194,8 +194,24 @@ def _prediction(
         options: keyword options of the call.
         what: result of the call, for error messages, such as `a check`.
     """
+    settings, reference = described(workload, options, what)
+    return settings, _predictor(reference, settings)
+
+
+def described(
+    workload: Workload | Script | str, options: dict[str, Any], what: str
+) -> tuple[TuneSettings, WorkloadRef]:
+    """Settings of one configuration, read from keyword options, and a reference to its workload.
+
+    Args:
+        workload, options: those of `estimate`.
+        what: result of the call, for error messages, such as `a check`.
+
+    Raises:
+        UsageError: an option is wrong, or there is no such workload.
+    """
     settings = resolve_one_configuration({**options, **_named(workload)}, what)
-    return settings, _predictor(_referred(workload, settings), settings)
+    return settings, _referred(workload, settings)
 
 
 def _predictor(reference: WorkloadRef, settings: TuneSettings) -> Predictor:

@@ -16,6 +16,7 @@
     │   ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
     │   ├── DriverError            5   the NVIDIA driver does not answer
     │   ├── MissingLibraryError    5   a knob's value needs a library that is not installed
+    │   ├── UnusablePyTorchError   5   memory cannot be predicted with the installed PyTorch
     │   └── OutputError            5   stdout cannot be written
     ├── ReaderGoneError          141   the reader of stdout went away
     └── InternalError              1   autofit itself is wrong
@@ -184,6 +185,10 @@ class DriverError(InfrastructureError):
 
 class MissingLibraryError(InfrastructureError):
     """A requested setting, such as an 8-bit optimizer, needs a library that is missing where it would run."""
+
+
+class UnusablePyTorchError(InfrastructureError):
+    """Memory cannot be predicted with the installed PyTorch, as its self-test has shown."""
 
 
 class OutputError(InfrastructureError):

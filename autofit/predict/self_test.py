@@ -16,7 +16,7 @@ from pathlib import Path
 import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
-from autofit.errors import InfrastructureError
+from autofit.errors import UnusablePyTorchError
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.trace import UNPROTECTED, Trace
 from autofit_workers.spec.versions import supported_releases
@@ -103,7 +103,7 @@ def require_prediction(run: Runner) -> None:
     """Checks that predictions work with the installed PyTorch, by a self-test that is run only once.
 
     Raises:
-        InfrastructureError: predictions do not work with this PyTorch; the message names the release, what
+        UnusablePyTorchError: predictions do not work with this PyTorch; the message names the release, what
             failed, and what to do.
     """
     remembered = f"self-test-{_build()}.json"
@@ -111,7 +111,7 @@ def require_prediction(run: Runner) -> None:
         return
     result = run_self_test(run)
     if result.findings:
-        raise InfrastructureError(
+        raise UnusablePyTorchError(
             result.unusable
             or f"memory cannot be predicted with PyTorch {result.torch_version}: "
             f"{'; '.join(result.findings)}. Install PyTorch {supported_releases()}, or measure instead "

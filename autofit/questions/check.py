@@ -21,7 +21,7 @@ from autofit.predict.whole_run import LineGrowth, SeenPart, fills
 from autofit.questions.advice import Advice
 from autofit.questions.advising import advice_on, nothing_to_measure_on
 from autofit.settings.goals import Risk
-from autofit.settings.target import among_ranks_of_script, resolve_target
+from autofit.settings.target import Target, among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Verdict
@@ -246,13 +246,20 @@ def run_check(
         UsageError: no card is named, and this machine has none.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=nothing_to_measure_on)
-    knobs = settings.configuration("a check")
-    curve = predictor.curve_at(knobs, target.card, batch_size)
-    target = among_ranks_of_script(target, predictor.traces.first)
+    target, curve = checked_curve(settings, predictor, batch_size)
     result = check_curve(curve, batch_size, target.budget, target.device)
     result = dataclasses.replace(result, epoch_samples=settings.epoch_samples)
     if result.verdict is Answer.FITS or settings.script is not None or fills(result.growth):
         return result
+    knobs = settings.configuration("a check")
     advice = advice_on(settings, predictor, knobs, batch_size, target, risk=Risk.SAFE, emit=emit)
     return dataclasses.replace(result, advice=advice)
+
+
+def checked_curve(
+    settings: TuneSettings, predictor: Predictor, batch_size: int
+) -> tuple[Target, PredictedCurve]:
+    """Card with its budget, and the predicted peaks there, which a check compares; raises as `run_check`."""
+    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=nothing_to_measure_on)
+    curve = predictor.curve_at(settings.configuration("a check"), target.card, batch_size)
+    return among_ranks_of_script(target, predictor.traces.first), curve

@@ -98,7 +98,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         _require_followed(spec)
     if spec.workload.kind == "script":
         return _outcome(trace_script(spec, last_word), spec)
-    _begin_program(spec)
+    begin_program(spec)
     dynamo.install()  # before the workload's imports, which may import the compiler
     if not spec.is_for_host:
         compiled.install()  # likewise, as they may compile
@@ -133,13 +133,14 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
 
     if spec.is_for_host:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
-    _begin_program(spec)
-    _install(spec)
+    begin_program(spec)
+    install(spec)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
 
-def _begin_program(spec: TrialSpec) -> None:
+def begin_program(spec: TrialSpec) -> None:
+    """Lets this process forget what earlier predictions noted, before it follows another program."""
     followed_release.begin_program(spec.setup.torch, shards=spec.setup.num_ranks > 1)
     REGISTRY.begin_program()
     of_deepspeed.install()
@@ -172,7 +173,7 @@ def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs at least `NUM_TRACED_STEPS` steps on a fake device, more if memory grows; returns their trace."""
-    _install(spec)
+    install(spec)
     with importing():
         setting.import_libraries(spec.knobs)
     algorithm = setting.algorithm_on(spec.knobs, spec.device_kind)
@@ -531,7 +532,12 @@ class _TracedStep:
         self._recorder.category = _CATEGORIES[name]
 
 
-def _install(spec: TrialSpec) -> None:
+def install(spec: TrialSpec) -> None:
+    """Patches PyTorch in this process, for good, so that it has the fake device of a trial.
+
+    Raises:
+        UnsupportedError: this release of PyTorch cannot be patched.
+    """
     try:
         (fake_device if spec.is_for_host else fake_gpu).install()
     except RuntimeError as error:

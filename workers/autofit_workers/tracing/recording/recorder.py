@@ -121,6 +121,11 @@ class Recorder:
         return self._closed
 
     @property
+    def num_modules(self) -> int:
+        """Number of modules whose forward passes run, one within the other."""
+        return len(self._modules)
+
+    @property
     def num_live(self) -> int:
         """Number of storages that are alive on the device."""
         return len(self._ids)
