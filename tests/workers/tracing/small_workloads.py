@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -323,7 +324,15 @@ def _blocks() -> nn.Module:
     )
 
 
+def _mean_square_of_tuned(model: nn.Module, batch: Tensor) -> Tensor:
+    """Loss of a program that sets Inductor's own configuration, not options of `torch.compile`."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    with config.patch(max_autotune=True):
+        return _mean_square(model, batch)
+
+
 blocks = _workload(_blocks)
+tuned_blocks = _workload(_blocks, loss=_mean_square_of_tuned)
 blocks_after_a_layer = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), _blocks()))
 reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
 
