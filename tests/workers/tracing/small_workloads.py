@@ -331,6 +331,19 @@ def _mean_square_of_tuned(model: nn.Module, batch: Tensor) -> Tensor:
         return _mean_square(model, batch)
 
 
+class KeptOut(nn.Module):
+    """A layer whose second half is switched off by the number 0, as experiments leave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Linear(WIDTH, HIDDEN)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = self.first(batch) + 0 * self.second(batch)
+        return output
+
+
+kept_out = _workload(KeptOut)
 blocks = _workload(_blocks)
 tuned_blocks = _workload(_blocks, loss=_mean_square_of_tuned)
 blocks_after_a_layer = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), _blocks()))

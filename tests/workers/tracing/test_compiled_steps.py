@@ -113,6 +113,12 @@ def test_the_knob_compiles_the_model(trace_of):
     assert not any(call.work.operator == "aten.relu" for call in compiled.work)
 
 
+def test_a_product_with_the_number_0_is_compiled(trace_of):
+    trace = trace_of("small:kept_out", 64, compile=True)
+    assert trace.seen.num_eager_graphs == 0
+    assert trace.notes == ()
+
+
 def test_a_budget_of_activations_keeps_less_and_computes_more(trace_of):
     whole, part = (
         trace_of("small:blocks", 64, compile=True, activation_budget=share) for share in (None, 0.3)
