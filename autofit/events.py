@@ -211,11 +211,20 @@ class Progress:
         stage: name of the stage, such as `predicting curves`.
         done: number of steps of this stage that are done.
         total: number of all steps of this stage; None if unknown.
+        detail: part of the stage that takes long, and for how long, such as `compiling graph 3 (24 s)`; empty
+            if there is none.
     """
 
     stage: str
     done: int = 0
     total: int | None = None
+    detail: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """Line for a user, such as `predicting curves 2/5` or `tracing batch 8: compiling graph 3 (24 s)`."""
+        number = "" if self.total is None else f" {self.done + 1}/{self.total}"
+        return f"{self.stage}{number}" + (f": {self.detail}" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,8 @@ class _Teller:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case Progress(stage=stage, done=done, total=total):
-                message = stage if total is None else f"{stage} {done + 1}/{total}"
+            case Progress(stage=stage):
+                message = event.in_words
             case Noted(text=stage):
                 message = stage
             case TrialStarted(trial=trial, spec=spec):

@@ -53,6 +53,7 @@ class Bar:
             case Progress():
                 self._bar.total, self._bar.n = event.total, event.done
                 self._bar.set_description_str(event.stage)
+                self._bar.set_postfix_str(event.detail)
             case TrialStarted(spec=spec) if spec.probe is Probe.PREDICT:
                 self._bar.set_postfix_str(f"batch {spec.batch_size}")
             case TrialStarted(spec=spec):

@@ -64,7 +64,7 @@ class _Entry:
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Progress):
-            self.stage = event.stage
+            self.stage = event.in_words
 
 
 class Answers:

@@ -15,9 +15,10 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from tests.bench.language import (  # noqa: E402
     qwen_speed,
     vllm_logs,
 )
+from tests.bench.language.answers import Answer, KeptAnswers, answered, timed  # noqa: E402
 from tests.bench.language.runs import Measured, Run, Table, Traced, UntracedRun  # noqa: E402
 from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 
@@ -74,24 +76,6 @@ _HAVE_HIGH_ENDS = frozenset(
 _remembered: dict[str, list[Trace]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is predicted of one run, or why nothing is.
-
-    Attributes:
-        predicted: bytes, by quantity.
-        safe: the high ends of those that have one, likewise, and no more than their cards have.
-        others: bytes that others say, by quantity, by who says so.
-        fits: whether it is predicted to run on its card.
-    """
-
-    predicted: dict[str, int] = field(default_factory=dict)
-    safe: dict[str, int] = field(default_factory=dict)
-    others: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    fits: bool = True
-    failure: str = ""
-
-
 def predict(run: Measured) -> Answer:
     """Predicts a run, in this process."""
     return _answered(_predicted, run)
@@ -103,11 +87,13 @@ def predict_beside(run: Measured) -> Answer:
 
 
 def _answered(answer: Callable[[Any], Answer], run: Measured) -> Answer:
+    began = time.monotonic()
     try:
-        return answer(run)
+        said = answer(run)
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
-        return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
+        said = Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
+    return timed(said, time.monotonic() - began)
 
 
 def _predicted(run: Measured) -> Answer:
@@ -206,12 +192,28 @@ def safety_line(beyond: Sequence[float]) -> str:
     return f"| | at `--risk safe` | {len(beyond)} | unsafe {unsafe:.1%} | given away {given_away:.1%} | |"
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", type=Path, default=DEFAULT_TABLES, help="folder of the tables")
     parser.add_argument("--table", action="append", choices=TABLES, help="one of them; default: all")
     parser.add_argument("--group", action="append", help="a method or a model by which a table is split")
     parser.add_argument("--limit", type=int, help="at most so many runs of each table")
+    parser.add_argument(
+        "--run", action="append", help="runs whose names have this text; may be given several times"
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="a JSON file of answers: runs that it has are not run again, unless they failed; remove it "
+        "after changes of the code",
+    )
+    parser.add_argument(
+        "--most-new",
+        type=int,
+        metavar="N",
+        help="at most so many runs of each table that --kept lacks; 0 prints the table of what is kept",
+    )
     parser.add_argument("--rows", action="store_true", help="every run too")
     parser.add_argument(
         "--beside",
@@ -231,27 +233,45 @@ def main() -> int:
     parser.add_argument(
         "--liger", type=Path, help="a clone of linkedin/Liger-Kernel, whose kernels are then benched too"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def _chosen(table: Table, options: argparse.Namespace) -> list[Measured]:
+    """Runs of a table that the command line asks for."""
+    runs = [run for run in table.read(options.tables) if run.group in (options.group or (run.group,))]
+    runs = [run for run in runs if any(text in run.name for text in options.run or ("",))]
+    return runs[: options.limit]
+
+
+def _answers(table: Table, options: argparse.Namespace) -> tuple[list[Measured], list[Answer], list[Answer]]:
+    """Runs of a table that are predicted, with what is predicted of each, and what others say."""
+    chosen = _chosen(table, options)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(
+            options.jobs,
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(folder, options.library, options.without),
+            max_tasks_per_child=1 if table.of_scripts else None,
+        ) as pool,
+    ):
+        runs, answers = answered(chosen, predict, pool, KeptAnswers(options.kept), options.most_new)
+        beside = list(pool.map(predict_beside, runs)) if options.beside else [Answer()] * len(runs)
+    if len(runs) < len(chosen):
+        print(f"{table.name}: {len(runs)} of {len(chosen)} runs; others were not tried", file=sys.stderr)
+    return runs, answers, beside
+
+
+def main() -> int:
+    options = _options()
     if options.liger is not None:
         TABLES["liger"] = replace(TABLES["liger"], read=functools.partial(liger.read, clone=options.liger))
     failures = 0
     print("| table | quantity | runs | median | p90 | asked |\n|---|---|---|---|---|---|")
     for name in options.table or TABLES:
         table = TABLES[name]
-        runs = [run for run in table.read(options.tables) if run.group in (options.group or (run.group,))]
-        runs = runs[: options.limit]
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            ProcessPoolExecutor(
-                options.jobs,
-                mp_context=get_context("spawn"),
-                initializer=_begin,
-                initargs=(folder, options.library, options.without),
-                max_tasks_per_child=1 if table.of_scripts else None,
-            ) as pool,
-        ):
-            answers = list(pool.map(predict, runs))
-            beside = list(pool.map(predict_beside, runs)) if options.beside else [Answer()] * len(runs)
+        runs, answers, beside = _answers(table, options)
         for quantity, (median, ninth) in table.asked.items():
             errors = errors_of(runs, answers, quantity)
             if errors:
@@ -290,7 +310,8 @@ def main() -> int:
                 for quantity, num_bytes in answer.predicted.items():
                     error = num_bytes / run.measured[quantity] - 1
                     print(
-                        f"{name} {run.name}: {quantity} {num_bytes / 2**20:,.0f} MiB, {error:+.2%}",
+                        f"{name} {run.name}: {quantity} {num_bytes / 2**20:,.0f} MiB, {error:+.2%}, "
+                        f"{answer.seconds:.0f} s",
                         file=sys.stderr,
                     )
     return min(failures, 1)

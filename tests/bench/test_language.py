@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from autofit_workers.spec.knobs import Knobs
 from tests.bench import language_models
 from tests.bench.language import litgpt, peft, runs, vllm_logs
+from tests.bench.language.answers import Answer, KeptAnswers, answered
 
 HEADER = "model,method,checkpointing,torch_version,other\n"
 OTHER = (
@@ -120,8 +122,37 @@ def test_a_run_that_was_not_traced_is_infinitely_wrong():
         architecture="sm_80",
         measured={"peak": 100},
     )
-    answers = [language_models.Answer(predicted={"peak": 98}), language_models.Answer(failure="no")]
+    answers = [Answer(predicted={"peak": 98}), Answer(failure="no")]
     errors = language_models.errors_of([run, run], answers, "peak")
     assert errors == [pytest.approx(-0.02), math.inf]
     assert language_models.at_share(errors, 0.5) == pytest.approx(0.02)
     assert language_models.at_share(errors, 0.9) == math.inf
+
+
+def _run(name: str) -> runs.UntracedRun:
+    return runs.UntracedRun(table="t", name=name, group="g", predict=dict, batch_size=1, architecture="")
+
+
+def test_runs_that_were_answered_are_not_run_again(tmp_path: Path):
+    file = tmp_path / "answers.json"
+    every = [_run("first"), _run("second"), _run("third")]
+    asked: list[str] = []
+
+    def predict(run: runs.Measured) -> Answer:
+        asked.append(run.name)
+        if run.name == "second" and len(asked) < 3:
+            return Answer(failure="no memory")
+        return Answer(predicted={"peak": len(run.name)}, safe={"peak": 9}, seconds=1.5)
+
+    with ThreadPoolExecutor(1) as pool:
+        found, answers = answered(every, predict, pool, KeptAnswers(file), most_new=2)
+        assert [run.name for run in found] == asked == ["first", "second"]
+        assert [answer.failure for answer in answers] == ["", "no memory"]
+        found, answers = answered(every, predict, pool, KeptAnswers(file), most_new=0)
+        assert [run.name for run in found] == asked == ["first", "second"]
+        found, answers = answered(every, predict, pool, KeptAnswers(file))
+    assert asked[2:] == ["second", "third"]
+    assert found == every
+    assert [answer.predicted["peak"] for answer in answers] == [5, 6, 5]
+    assert answers[0] == Answer(predicted={"peak": 5}, safe={"peak": 9}, seconds=1.5)
+    assert [each.name for each in tmp_path.iterdir()] == ["answers.json"]

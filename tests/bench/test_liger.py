@@ -12,6 +12,7 @@ import pytest
 
 from tests.bench import language_models
 from tests.bench.language import liger
+from tests.bench.language.answers import Answer
 from tests.bench.language.runs import Run
 
 HEADER = "model,task,method,gpu,other,peak_bytes,url\n"
@@ -31,13 +32,13 @@ def run_of(folder: Path, kernel: str, mode: str = "full", provider: str = "torch
 
 
 @pytest.fixture(scope="module")
-def predict() -> Iterator[Callable[[Run], language_models.Answer]]:
+def predict() -> Iterator[Callable[[Run], Answer]]:
     """Predicts in a process of its own, as it changes the one that it is in."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         yield lambda run: pool.submit(language_models.predict, run).result()
 
 
-def peak(predict: Callable[[Run], language_models.Answer], run: Run) -> int:
+def peak(predict: Callable[[Run], Answer], run: Run) -> int:
     answer = predict(run)
     assert not answer.failure
     return answer.predicted["allocated peak of a call"]

@@ -54,3 +54,12 @@ def test_a_log_is_read_from_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert modded_nanogpt._log(url) == _SCRIPT
     with pytest.raises(FileNotFoundError, match=r"no clone in --library has another\.txt"):
         modded_nanogpt._log(url.replace("a%20log", "another"))
+
+
+def test_tokens_are_read_from_the_folder_of_the_script():
+    outside = 'train_files: str = "/data/someone/data/fineweb10B/fineweb_train_*.bin"'
+    within = 'train_files: str = "data/fineweb10B/fineweb_train_*.bin"'
+    assert modded_nanogpt._OUTSIDE.sub("", outside) == within
+    assert modded_nanogpt._OUTSIDE.sub("", within) == within
+    joined = 'os.path.join(data_path, "data/fineweb10B/fineweb_train_*.bin")'
+    assert modded_nanogpt._OUTSIDE.sub("", joined) == joined

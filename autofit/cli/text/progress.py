@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from rich.console import Console
@@ -17,6 +18,8 @@ from autofit.settings.words import in_short
 from autofit.units import format_bytes
 from autofit_workers.spec.protocol import Probe, TrialOutcome
 from autofit_workers.spec.pythons import Self
+
+_LEAST_SECONDS = 10.0  # between two lines of what takes long, where there is no live line
 
 
 @contextlib.contextmanager
@@ -41,10 +44,13 @@ class ProgressLine:
 
     Args:
         console: where progress is shown; only a terminal has a live line.
+        now: returns the time in seconds.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
         self._console = console
+        self._now = now
+        self._told_seconds = now()
         self._status = Status("", console=console) if console.is_terminal else None
         self._stage = ""
 
@@ -67,8 +73,7 @@ class ProgressLine:
                     f"usable; study {event.study}"
                 )
             case Progress():
-                total = "" if event.total is None else f" {event.done + 1}/{event.total}"
-                self._show(event.stage, f"{event.stage}{total}")
+                self._show(event.stage, event.in_words, takes_long=bool(event.detail))
             case Noted():
                 self._line(event.text)
             case TrialStarted(spec=spec) if spec.probe is Probe.PREDICT:
@@ -79,15 +84,20 @@ class ProgressLine:
             case TrialFinished(spec=spec, outcome=outcome) if spec.probe is not Probe.PREDICT:
                 self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
 
-    def _show(self, stage: str, detail: str) -> None:
+    def _show(self, stage: str, detail: str, *, takes_long: bool = False) -> None:
         """Shows progress: on a terminal the detail, replaced in place; elsewhere each stage as it begins.
+
+        Elsewhere a detail that takes long is a line too, once every ten seconds.
 
         Args:
             stage: what is being done, such as `predicting curves`.
             detail: the stage with its progress, such as `predicting curves 2/5`.
+            takes_long: whether the detail names what takes long in the stage.
         """
         if self._status is None and stage != self._stage:
             self._line(stage)
+        elif self._status is None and takes_long and self._now() - self._told_seconds >= _LEAST_SECONDS:
+            self._line(detail)
         self._stage = stage
         self._live(detail)
 
@@ -96,6 +106,7 @@ class ProgressLine:
             self._status.update(Text(text))
 
     def _line(self, text: str) -> None:
+        self._told_seconds = self._now()
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
 

@@ -13,12 +13,21 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.convolutions.choice import require_its_conv_algo
 from autofit.predict.failures import raise_if_failed
 from autofit.predict.tracing.ahead import TracesAhead
+from autofit.predict.tracing.compiling import CompilingProgress
 from autofit.predict.tracing.kept_traces import KeptTraces
 from autofit_workers.replay.curve.peak_curve import traced_knobs
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.protocol import (
+    HOST_ARCHITECTURE,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import BatchSource, Trace
+from autofit_workers.trials.door import reported_to
 
 # Beyond it sizes of tensors need more than 64 bits, long after any card is full.
 _LARGEST_BATCH = 2**31 - 1
@@ -113,11 +122,11 @@ class Traces:
             raise self._untraceable[key]
         if key not in self._traces:
             spec = self._spec(*key)
+            is_own = script is not None and script.keeps_batch
+            stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
             if not (self._announced[key] if key in self._announced else self._may_be_kept(spec)):
-                is_own = script is not None and script.keeps_batch
-                stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
                 self._emit(Progress(stage=stage))
-            outcome = (self._ahead and self._ahead.take(key)) or self._run(spec)
+            outcome = self._outcome(key, spec, CompilingProgress(stage, self._emit))
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
             try:
@@ -135,6 +144,14 @@ class Traces:
                 ) from error
         require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
+
+    def _outcome(self, key: tuple[Knobs, int], spec: TrialSpec, report: CompilingProgress) -> TrialOutcome:
+        """Outcome of the trial that makes a trace, which may be running in the background already."""
+        outcome = None if self._ahead is None else self._ahead.take(key, report)
+        if outcome is not None:
+            return outcome
+        with reported_to(report):
+            return self._run(spec)
 
     def known(self, knobs: Knobs, batch_size: int) -> Trace | None:
         """Trace at a batch size; None if it has not been made yet."""

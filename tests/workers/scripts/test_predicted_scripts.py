@@ -279,6 +279,7 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
         "        torch.cuda.synchronize()",
         "        print(torch.cuda.memory_allocated(), torch.cuda.mem_get_info())",
         "        print(torch.cuda.get_device_name(), torch.cuda.memory_stats()['num_ooms'])",
+        "        assert 'A100' in torch.cuda.get_device_properties(0).name",
         "torch.save(model.state_dict(), 'never.pt')",
     )
     assert outcome.verdict is Verdict.TRACED, outcome.error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -323,7 +324,28 @@ def _blocks() -> nn.Module:
     )
 
 
+def _mean_square_of_tuned(model: nn.Module, batch: Tensor) -> Tensor:
+    """Loss of a program that sets Inductor's own configuration, not options of `torch.compile`."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    with config.patch(max_autotune=True):
+        return _mean_square(model, batch)
+
+
+class KeptOut(nn.Module):
+    """A layer whose second half is switched off by the number 0, as experiments leave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Linear(WIDTH, HIDDEN)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = self.first(batch) + 0 * self.second(batch)
+        return output
+
+
+kept_out = _workload(KeptOut)
 blocks = _workload(_blocks)
+tuned_blocks = _workload(_blocks, loss=_mean_square_of_tuned)
 blocks_after_a_layer = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), _blocks()))
 reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
 

@@ -113,6 +113,12 @@ def test_the_knob_compiles_the_model(trace_of):
     assert not any(call.work.operator == "aten.relu" for call in compiled.work)
 
 
+def test_a_product_with_the_number_0_is_compiled(trace_of):
+    trace = trace_of("small:kept_out", 64, compile=True)
+    assert trace.seen.num_eager_graphs == 0
+    assert trace.notes == ()
+
+
 def test_a_budget_of_activations_keeps_less_and_computes_more(trace_of):
     whole, part = (
         trace_of("small:blocks", 64, compile=True, activation_budget=share) for share in (None, 0.3)
@@ -137,15 +143,18 @@ def test_cuda_graphs_have_a_pool_of_their_own_with_a_copy_of_the_batch(trace_of)
     assert sum(each.num_bytes == batch for each in in_pool) >= num_steps
 
 
-def test_benchmarks_of_max_autotune_take_memory_in_the_first_step(trace_of):
-    plain, tuned = (
-        trace_of("small:blocks", 64, compile=way) for way in (True, "mode=max-autotune-no-cudagraphs")
-    )
+@pytest.mark.parametrize(
+    ("workload", "way"), [("blocks", "mode=max-autotune-no-cudagraphs"), ("tuned_blocks", True)]
+)
+def test_benchmarks_of_max_autotune_take_memory_in_the_first_step(trace_of, workload, way):
+    plain = trace_of("small:blocks", 64, compile=True)
+    tuned = trace_of(f"small:{workload}", 64, compile=way)
     assert any("benchmarks" in note for note in tuned.notes)
     l2_bytes = 40 * 2**20
     buffers = [number for number, each in enumerate(tuned.allocations) if each.num_bytes == l2_bytes]
     assert buffers
     assert not any(each.num_bytes == l2_bytes for each in plain.allocations)
+    assert not any("benchmarks" in note for note in plain.notes)
     second_step = next(mark.position for mark in tuned.marks if mark.name.startswith("step 2"))
     assert all(number in tuned.events[:second_step] for number in buffers)
     assert all(~number in tuned.events[:second_step] for number in buffers)
@@ -155,6 +164,18 @@ def test_a_budget_of_activations_wants_a_compiled_model(outcome_of):
     outcome = outcome_of("perceptron", activation_budget=0.5)
     assert outcome.error.kind == "inapplicable"
     assert "add compile" in outcome.error.message
+
+
+def test_a_prediction_tells_which_graph_it_compiles(outcome_of):
+    phases: list[str] = []
+    with door.reported_to(lambda beat: phases.append(beat.phase)):
+        outcome_of("blocks", 32, compile=True)
+    begun = list(dict.fromkeys(phases))
+    assert begun[:3] == ["prediction", "compiling graph 1", "compiling graph 2"]  # another batch size follows
+    assert phases[-1] == "prediction"
+    phases.clear()
+    outcome_of("blocks", 32)
+    assert phases == []
 
 
 @pytest.mark.parametrize("parallel", ["ddp:2", "fsdp:2"])

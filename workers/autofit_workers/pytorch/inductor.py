@@ -58,6 +58,7 @@ __all__ = [
     "HAS_TRITON",
     "INNER_COMPILE",
     "LOWER_NODE",
+    "MAKE_FOLDER",
     "MAKE_WRAPPER",
     "META_HANDLERS",
     "REAL_TENSORS",
@@ -122,7 +123,9 @@ RECORD_GRAPH = PrivateName(compile_fx, "cudagraphify")
 GRAPH_MANAGER = PrivateName(cudagraph_trees, "get_manager")
 # Makes the example inputs of attention's patterns, on the GPU if there is one.
 ATTENTION_PATTERNS = PrivateName(fuse_attention, "_get_sfdp_patterns")
-# Runs an operator that makes a tensor of one value, to fold constants.
+# Looks for tensors of one value, to fold constants; makes one for each product with the number 0.
+MAKE_FOLDER = PrivateName(joint_graph.UniformValueConstantFolder, "__init__")
+# Runs an operator that makes a tensor of one value.
 DEDUCED_VALUE = PrivateName(joint_graph.UniformValueConstantFolder, "_deduce_value")
 HAS_TRITON = PrivateName(scheduler, "has_triton")
 TRITON_HASH = PrivateName(_triton, "triton_hash_with_backend")

@@ -32,6 +32,8 @@ _READABLE = {OUTCOME_SCHEMA: READABLE_OUTCOMES}
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
+PREDICTION = "prediction"
+COMPILING = "compiling graph"  # and its number, while PyTorch's compiler runs in a prediction
 ALLOCATOR_PEAK = "allocator peak"  # only CPU trials have this phase, and their budget does not hold for it
 # Key in an outcome's environment: the reason why the trial was not run. The outcome is then a prediction.
 NOT_TRIED = "not_tried"
@@ -356,7 +358,8 @@ class Heartbeat:
 
     Attributes:
         phase: phase of the trial: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
-            `checkpoint`, `allocator peak`, `prediction`.
+            `checkpoint`, `allocator peak`, `prediction`, and while PyTorch's compiler runs in a prediction
+            `compiling graph 1`, `compiling graph 2`, ….
         num_steps_done: number of optimizer steps (forward passes, if nothing is trained) completed so far.
         device: device that the trial runs on, once known.
     """

@@ -20,7 +20,7 @@ from autofit_workers.apply.parallel.alike_ranks import alike_ranks
 from autofit_workers.apply.parallel.ranks import Ranks, require_one_kind, require_one_mesh
 from autofit_workers.apply.parallel.strategy import Dealt, Engine
 from autofit_workers.process.garbage import importing, without_collections
-from autofit_workers.process.heart import LastWord, unsaid
+from autofit_workers.process.heart import LastWord, Report, unheard, unsaid
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.knobs import Knobs
@@ -78,7 +78,7 @@ _CATEGORIES = {
 }
 
 
-def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
+def predict(spec: TrialSpec, last_word: LastWord = unsaid, report: Report = unheard) -> TrialOutcome:
     """Traces one configuration and returns its outcome.
 
     PyTorch stays patched in this process (see `fake_gpu`), so call it in a child process; for a script, in
@@ -86,6 +86,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
 
     Args:
         last_word: called with a function that returns the outcome, if a script neither ends nor unwinds.
+        report: called when PyTorch's compiler begins and ends a graph.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
@@ -93,6 +94,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         UnsupportedError: an operator, or this release of PyTorch, cannot run without a GPU; or the model is
             to be compiled for the CPU.
     """
+    compiled.report_to(report)
     compiling.require_compilable(spec.knobs)
     if spec.knobs.compile:
         _require_followed(spec)

@@ -22,6 +22,7 @@ from autofit_workers.spec.errors import InvalidTrialError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import (
     DECIDED,
+    PREDICTION,
     Device,
     Evidence,
     Heartbeat,
@@ -121,8 +122,8 @@ def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:
         with importing():
             from autofit_workers.tracing import probe
 
-        report(Heartbeat(phase="prediction"))
-        return probe.predict(spec, last_word)
+        report(Heartbeat(phase=PREDICTION))
+        return probe.predict(spec, last_word, report)
     if spec.probe is Probe.CUDA:
         from autofit_workers.trials.measure import cuda
 

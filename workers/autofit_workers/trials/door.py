@@ -8,7 +8,7 @@ from __future__ import annotations
 from autofit_workers.tracing.self_test import BATCH_SIZE as SELF_TEST_BATCH_SIZE
 from autofit_workers.tracing.self_test import findings
 from autofit_workers.tracing.unprotected import MORE
-from autofit_workers.trials.isolate import ended_by, require_wanted
+from autofit_workers.trials.isolate import ended_by, reported_to, require_wanted
 from autofit_workers.trials.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
 from autofit_workers.trials.model_parts import PartsFailedError, list_parts
 from autofit_workers.trials.outcomes import answering, processor_name, without_answer
@@ -33,6 +33,7 @@ __all__ = [
     "list_parts",
     "measured_by",
     "processor_name",
+    "reported_to",
     "require_wanted",
     "run",
     "start_predictor",

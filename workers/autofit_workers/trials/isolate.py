@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.child_process import NO_GPU, ChildProcess, bootstrap
+from autofit_workers.process.heart import Report, unheard
 from autofit_workers.process.warm_tracer import MODULE, WarmTracer
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.devices import GPU_KIND
@@ -95,6 +96,19 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
         yield
     finally:
         _stop.reset(token)
+
+
+_report: ContextVar[Report] = ContextVar("report", default=unheard)
+
+
+@contextmanager
+def reported_to(report: Report) -> Iterator[None]:
+    """Context manager in which heartbeats of the trials that this thread runs are also passed to `report`."""
+    token = _report.set(report)
+    try:
+        yield
+    finally:
+        _report.reset(token)
 
 
 def run_interruptibly(run: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
@@ -264,7 +278,7 @@ class Child:
             message = f"no process could be started for the trial ({error}): free memory, or end processes"
             return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
         process.log.forget()
-        supervision = Supervision(spec, process.group, stop=_stop.get())
+        supervision = Supervision(spec, process.group, stop=_stop.get(), report=_report.get())
         try:
             outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
             self._count(process, supervision)

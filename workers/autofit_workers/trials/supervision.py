@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from autofit_workers.process import descendants, host_memory
+from autofit_workers.process.heart import Report, unheard
 from autofit_workers.spec.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
 
 # Below all memory, because the kernel kills when nothing is left, and any process it chooses.
@@ -50,6 +51,7 @@ class Supervision:
         spec: the trial.
         group: process group that the trial's processes are in or descend from.
         stop: event that ends the trial once it is set; None for none.
+        report: called with every heartbeat.
         available_bytes: returns the bytes of memory that the machine has left; None if unknown.
         num_kernel_kills: returns the number of processes that the kernel has killed for memory; None if
             unknown.
@@ -66,12 +68,14 @@ class Supervision:
         group: int,
         *,
         stop: threading.Event | None = None,
+        report: Report = unheard,
         available_bytes: Callable[[], int | None] = host_memory.available_bytes,
         num_kernel_kills: Callable[[], int | None] = host_memory.num_kernel_kills,
     ) -> None:
         self._spec = spec
         self._group = group
         self._stop = stop
+        self._report = report
         self._begin = self._heard = self.first_heard = time.monotonic()
         self._next_sample = self._begin + _SAMPLE_SECONDS
         self._excess: str | None = None
@@ -93,6 +97,7 @@ class Supervision:
         if self._heard == self._begin:
             self.first_heard = time.monotonic()
         self._heard = time.monotonic()
+        self._report(self.last_beat)
         return True
 
     def attend(self) -> None:

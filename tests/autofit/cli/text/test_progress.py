@@ -83,6 +83,20 @@ def test_elsewhere_than_on_a_terminal_a_stage_is_one_line_and_a_prediction_none(
     assert text.splitlines() == ["tracing batch 4", "searching the curves", "cards of this class"]
 
 
+def test_what_takes_long_is_a_line_every_ten_seconds_where_there_is_no_terminal():
+    file, seconds = io.StringIO(), 100.0
+    with ProgressLine(Console(file=file, width=100), lambda: seconds) as progress:
+        progress(Progress(stage="tracing batch 4"))
+        for number in range(1, 24):
+            seconds = 100.0 + number
+            progress(Progress(stage="tracing batch 4", detail=f"compiling graph 3 ({number} s)"))
+    assert file.getvalue().splitlines() == [
+        "tracing batch 4",
+        "tracing batch 4: compiling graph 3 (10 s)",
+        "tracing batch 4: compiling graph 3 (20 s)",
+    ]
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_note_leaves_a_line_of_its_own(terminal: bool):
     text = shown([Progress(stage="tracing batch 4"), Noted(text="Ray could not start")], terminal=terminal)
@@ -99,3 +113,5 @@ def test_on_a_terminal_stages_share_one_line_that_is_gone_at_the_end():
     assert "cards of this class 3/14" in text
     assert text.rstrip("\n").endswith("\x1b[2K")  # the line is erased
     assert text.count("\n") <= 1
+    compiling = Progress(stage="tracing batch 4", detail="compiling graph 1 (2 s)")
+    assert "tracing batch 4: compiling graph 1 (2 s)" in shown([events[0], compiling], terminal=True)

@@ -11,6 +11,7 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import (
     Device,
     Evidence,
+    Heartbeat,
     Probe,
     TrialOutcome,
     TrialSpec,
@@ -53,6 +54,27 @@ def test_what_was_asked_for_runs_once_before_anybody_takes_it() -> None:
         assert [ahead.take(size).batch_size for size in (10, 4, 6, 4)] == [10, 4, 6, 4]
         assert ahead.take(12) is None
     assert sorted(ran) == [4, 6, 10]
+
+
+def test_whoever_waits_for_a_trial_hears_of_it() -> None:
+    may_end = threading.Event()
+
+    def run(spec: TrialSpec) -> TrialOutcome:
+        isolate._report.get()(Heartbeat(phase="compiling graph 2"))
+        assert may_end.wait(PATIENCE_SECONDS)
+        return outcome_of(spec)
+
+    def hear(beat: Heartbeat) -> None:
+        heard.append(beat.phase)
+        threads.add(threading.current_thread())
+        may_end.set()
+
+    heard, threads = list[str](), set[threading.Thread]()
+    with TracesAhead(run) as ahead:
+        ahead.ask(4, spec_of(4))
+        assert ahead.take(4, hear) == outcome_of(spec_of(4))
+    assert set(heard) == {"compiling graph 2"}
+    assert threads == {threading.current_thread()}
 
 
 def test_a_trial_that_runs_is_waited_for() -> None:

@@ -28,8 +28,20 @@ _benchmarked: set[tuple[Any, ...]] = set()
 
 
 def is_asked_for(patches: dict[str, Any]) -> bool:
-    """Whether options of `torch.compile` ask for benchmarks of products and convolutions."""
-    return bool(patches.get("max_autotune") or patches.get("max_autotune_gemm"))
+    """Whether benchmarks of products and convolutions are asked for.
+
+    Args:
+        patches: options of `torch.compile`, which go before Inductor's configuration, that a program may set.
+    """
+    config: Any = inductor.inductor_config
+    names = ("max_autotune", "max_autotune_gemm")
+    return any(patches.get(name, getattr(config, name)) for name in names)
+
+
+def has_choices() -> bool:
+    """Whether `CHOICES` are in effect."""
+    config: Any = inductor.inductor_config
+    return all(getattr(config, name) == value for name, value in CHOICES.items())
 
 
 def install(allocating: Callable[[], AbstractContextManager[None]]) -> None:

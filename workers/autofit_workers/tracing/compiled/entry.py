@@ -21,8 +21,10 @@ from typing import Any, cast
 
 import torch
 
+from autofit_workers.process.heart import Report, unheard
 from autofit_workers.pytorch.compiling import DYNAMO_MODULE, torch_compile
 from autofit_workers.pytorch.dispatch import without_function_modes, without_global_hooks
+from autofit_workers.spec.protocol import COMPILING, PREDICTION, Heartbeat
 from autofit_workers.tracing import followed_release
 from autofit_workers.tracing.fake import dynamo, flex_attention
 from autofit_workers.tracing.fake.running import MODES
@@ -57,13 +59,17 @@ class _Lowering:
     Attributes:
         notes: notes for the user.
         seconds: time that was spent compiling.
+        num_graphs: number of compilations that began.
         num_eager_graphs: number of graphs that were left eager.
+        report: called when a compilation begins, and when it has ended.
     """
 
     def __init__(self) -> None:
         self.notes: dict[str, None] = {}
         self.seconds = 0.0
+        self.num_graphs = 0
         self.num_eager_graphs = 0
+        self.report: Report = unheard
         self._began: float | None = None
         self._depth = 0
         self._unobserved: Any = None
@@ -73,6 +79,8 @@ class _Lowering:
         self._depth += 1
         if self._depth == 1:
             self._began = time.monotonic()
+            self.num_graphs += 1
+            self.report(Heartbeat(phase=f"{COMPILING} {self.num_graphs}"))
             if MODES:
                 self._unobserved = MODES[-1].unobserved()
                 self._unobserved.__enter__()
@@ -83,6 +91,7 @@ class _Lowering:
         if self._depth == 0 and self._began is not None:
             self.seconds += time.monotonic() - self._began
             self._began = None
+            self.report(Heartbeat(phase=PREDICTION))
             if self._unobserved is not None:
                 unobserved, self._unobserved = self._unobserved, None
                 unobserved.__exit__(None, None, None)
@@ -125,10 +134,16 @@ def install() -> None:
     module.compile = _compile_in_place
 
 
+def report_to(report: Report) -> None:
+    """Has beginnings and ends of compilations reported from now on, as heartbeats of this process."""
+    _lowering.report = report
+
+
 def begin_program() -> None:
     """Forgets what an earlier script or workload in this process compiled."""
     _lowering.notes.clear()
     _lowering.seconds = 0.0
+    _lowering.num_graphs = 0
     _lowering.num_eager_graphs = 0
     for forget in _forgets:
         forget()
@@ -296,13 +311,16 @@ def _or_eager(whole: Callable[..., Any], inner: Callable[..., Any]) -> Callable[
 
 
 def _followed(patches: dict[str, Any]) -> dict[str, Any]:
-    """Options besides those of `torch.compile`, for what cannot be followed as it is, which is noted."""
+    """Options besides those of `torch.compile`, for what cannot be followed as it is, which is noted.
+
+    PyTorch's entry calls itself within the options that it is given, and must not be given them again.
+    """
     from autofit_workers.tracing.compiled import autotuning
 
     if not autotuning.is_asked_for(patches):
         return {}
     _lowering.notes[_AUTOTUNED] = None
-    return autotuning.CHOICES
+    return {} if autotuning.has_choices() else autotuning.CHOICES
 
 
 def _inner_or_eager(inner: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **options: Any) -> Any:

@@ -122,6 +122,13 @@ def _let_passes_run_without_a_card() -> None:
             return deduced(folder, node)
 
     inductor.DEDUCED_VALUE.replace(deduced_on_cpu)
+    make_folder = inductor.MAKE_FOLDER.get()
+
+    def made_on_cpu(folder: Any, *args: Any, **kwargs: Any) -> None:
+        with _OnCpu():
+            make_folder(folder, *args, **kwargs)
+
+    inductor.MAKE_FOLDER.replace(made_on_cpu)
     real_tensors = inductor.REAL_TENSORS.get()
 
     @contextmanager

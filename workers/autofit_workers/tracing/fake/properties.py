@@ -22,6 +22,9 @@ _LARGEST_CACHE_MIB = {
     "sm_120": 128,
 }
 
+# Names that the driver gives cards of 80 GB, by which scripts choose libraries and look up rates.
+_NAMES = {"sm_80": "NVIDIA A100-SXM4-80GB", "sm_90": "NVIDIA H100 80GB HBM3"}
+
 
 class CardProperties(SimpleNamespace):
     """Properties of a card, by their names in PyTorch; hashable as PyTorch's own, which Dynamo asks for."""
@@ -39,7 +42,7 @@ def card_properties(architecture: str, total_bytes: int) -> CardProperties:
     capability = Architecture.of(architecture).capability
     limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])
     return CardProperties(
-        name=f"a GPU of {architecture} that is not there",
+        name=_NAMES.get(architecture, f"a GPU of {architecture} that is not there"),
         major=capability // 10,
         minor=capability % 10,
         total_memory=total_bytes,
