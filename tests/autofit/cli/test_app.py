@@ -113,7 +113,7 @@ def test_the_version_is_that_of_the_installed_package(autofit):
 def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
     finished = autofit("--help")
     commands = [line.split()[0] for line in finished.out.split("Commands:")[1].splitlines() if line.strip()]
-    answers = ["tune", "estimate", "profile", "check", "cards", "request", "observe"]
+    answers = ["tune", "estimate", "profile", "check", "lock", "diff", "cards", "request", "observe"]
     answers += ["explain", "explain-oom", "compare", "kv", "ui"]
     jobs = ["submit", "jobs", "status", "wait", "result", "logs", "stop", "serve"]
     assert commands == [
