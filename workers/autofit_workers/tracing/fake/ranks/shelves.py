@@ -8,8 +8,8 @@ shelves over whose collective is done on the GPU, and the next collective that t
 
 How far the GPU lags decides when that is. Here the host is a step ahead, as it is in a program that reads no
 value of the GPU: a collective is done by the second backward pass after it, or once the host has waited.
-Steps that are shorter than the thread's tenth of a second leave those of one step more, which is not followed,
-as a trace knows no times: modded-nanogpt's steps of 60 and 97 ms hold 3.6 and 4.5 % more for it.
+Steps that are shorter than the thread's tenth of a second leave those of one step more, which is not
+followed, as a trace knows no times: modded-nanogpt's steps of 60 and 97 ms hold 3.6 and 4.5 % more for it.
 """
 
 from __future__ import annotations
