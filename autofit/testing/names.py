@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 MARK = "memory"
+# Arguments by which the mark is known as this plugin's.
+OF_THE_MARK = frozenset({"gpu", "gpu_mem", "batch_size", "max_peak"})
 FIXTURE = "peak_memory"
 UPDATE = "--memory-update"
 LOCK_FILE, TOLERANCE = "memory_lock_file", "memory_tolerance"

@@ -18,6 +18,7 @@ from autofit.testing.names import (
     FOUND,
     LOCK_FILE,
     MARK,
+    OF_THE_MARK,
     TOLERANCE,
     UPDATE,
     found_of_item,
@@ -150,11 +151,18 @@ def _concerns(item: pytest.Item) -> bool:
 
 
 def _is_marked(item: pytest.Item) -> bool:
-    return item.get_closest_marker(MARK) is not None
+    """Whether a test has the mark, with arguments of this plugin.
+
+    Projects have marks of that name of their own, such as for tests that take much memory.
+    """
+    return any(not OF_THE_MARK.isdisjoint(mark.kwargs) for mark in item.iter_markers(MARK))
 
 
 def _asks_for_block(item: pytest.Item) -> bool:
-    return FIXTURE in getattr(item, "fixturenames", ())
+    """Whether a test has this plugin's fixture; a fixture of that name of the project's goes before it."""
+    information: Any = getattr(item, "_fixtureinfo", None)  # pytest has no public way to a test's fixtures
+    named = [] if information is None else list(information.name2fixturedefs.get(FIXTURE, ()))
+    return bool(named) and named[-1].func.__module__ == __name__
 
 
 def _why_skipped(item: pytest.Item) -> str | None:

@@ -37,6 +37,22 @@ def test_settings_are_those_of_the_plugin(pytester: pytest.Pytester) -> None:
     assert "2% unless" in helped
 
 
+@pytest.mark.parametrize("mark", ["", "()", "('much')", "(limit='4GB')"])
+def test_marks_and_fixtures_of_a_project_with_these_names_stay_its_own(
+    pytester: pytest.Pytester, mark: str
+) -> None:
+    """As a project has that had a mark `memory` before autofit was installed."""
+    pytester.makepyfile(
+        "import os, pytest\n"
+        "@pytest.fixture\ndef peak_memory():\n    return os.getpid()\n\n"
+        f"@pytest.mark.memory{mark}\ndef test_marked():\n    pass\n\n"
+        f"@pytest.mark.memory{mark}\ndef test_both(peak_memory):\n    assert peak_memory == os.getpid()\n"
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(passed=2)
+    result.stdout.no_fnmatch_line("*predicted GPU memory*")
+
+
 @pytest.mark.parametrize(
     ("mark", "sentence"),
     [
@@ -48,7 +64,7 @@ def test_settings_are_those_of_the_plugin(pytester: pytest.Pytester) -> None:
         ("gpu='t4', batch_size=8, max_peak=-1", "max_peak of the mark memory: '-1' is not a size"),
         ("gpu='t44', batch_size=8", "no card named 't44' in the catalogue (Did you mean t4?)"),
         ("gpu='t4', batch_size=8, colour='red'", "colour"),
-        ("'t4', 8", "the mark memory takes named arguments alone"),
+        ("'t4', batch_size=8", "the mark memory takes named arguments alone"),
         ("gpu='t4'", "the mark memory says no batch size: add batch_size=64, say"),
     ],
 )
