@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.commands.cards import NUM_GPUS, cards_named, parallels_on_each
 from autofit.cli.interruption import print_document
+from autofit.cli.options.locks import complete_name
 from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
     BATCH_SIZE_OR_OWN,
@@ -26,6 +27,7 @@ from autofit.cli.options.shared import (
     setting,
 )
 from autofit.errors import UsageError
+from autofit.locks.lock_file import LOCK_NAME
 from autofit.questions.cards import CardsQuestion
 from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
@@ -54,6 +56,16 @@ def _complete_scheduler(
 @MODEL
 @SCRIPT
 @BATCH_SIZE_OR_OWN
+@option(
+    Topic.MODEL,
+    "--lock",
+    "locked",
+    metavar="NAME",
+    is_common=True,
+    shell_complete=complete_name,
+    help=f"Take the configuration from {LOCK_NAME} of this folder, where `autofit lock` wrote it; options "
+    "beside it go before its own.",
+)
 @option(
     Topic.OUTPUT,
     "--for",
@@ -93,6 +105,7 @@ def request(
     /,
     *,
     batch_size: int | None,
+    locked: str | None,
     scheduler: str,
     num_gpus: str | None,
     prices: Path | None,
@@ -114,6 +127,8 @@ def request(
     from autofit.settings.prices import read_prices
 
     form = format_named(scheduler)
+    if locked is not None:
+        batch_size, given = _of_lock(locked, batch_size, given)
     gpus = cards_named(gpu or ALL_CARDS)
     hourly = {} if prices is None else read_prices(prices)
     parallels = () if num_gpus is None else parallels_on_each(num_gpus, given)
@@ -144,3 +159,22 @@ def request(
 
         click.echo(request_text(answer), nl=False)
     return answer.exit_code
+
+
+def _of_lock(name: str, batch_size: int | None, given: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
+    """Batch size and options of a locked configuration, with what was typed beside it.
+
+    Raises:
+        LockError: there is no lock, or no such configuration in it.
+    """
+    from autofit.locks.configurations import configuration_of
+    from autofit.locks.lock_file import read_lock
+
+    found = read_lock(Path(LOCK_NAME)).configuration(name)
+    if not found.arguments:
+        raise UsageError(
+            f"{name} is locked by a test, whose code describes it: give --model and --batch-size"
+        )
+    configuration = configuration_of(found)
+    typed = {key: value for key, value in given.items() if value not in (None, False, ())}
+    return batch_size or configuration.batch_size, {**configuration.options, **typed}

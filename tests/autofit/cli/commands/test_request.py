@@ -12,6 +12,7 @@ from autofit.answers.schemas.json_schema import file_stem, published
 from autofit.cli.app import autofit as group
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import catalogue
+from autofit.locks.lock_file import Lock, LockedConfiguration, write_lock
 from autofit.questions.check import Answer
 from autofit.requests.formats import FORMATS
 from tests.autofit.requests.answers import GIB, answer, fit, needing
@@ -131,3 +132,25 @@ def test_it_says_of_a_card_what_cards_and_check_say(autofit):
     assert int(at_least) <= request["memory_bytes"] < int(at_least) + 1024**2
     check = ("check", *told, "--gpu-mem")
     assert autofit(*check, at_least).code in (ExitCode.FOUND, ExitCode.UNSURE)  # of an unnamed card
+
+
+def test_a_locked_configuration_is_asked_for_by_its_name(autofit, asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--model", "resnet50", "--batch-size", "64", "--precision", "amp-bf16", "--gpu", "t4")
+    ours, of_a_test = (
+        LockedConfiguration(name="train", arguments=arguments),
+        LockedConfiguration(name="t.py::t"),
+    )
+    write_lock(
+        tmp_path / "memory.lock.toml", Lock(configurations={each.name: each for each in (ours, of_a_test)})
+    )
+    call = ("request", "--for", "kai", "--lock")
+    assert autofit(*call, "train", "--optimizer", "sgd", cards=asked(needing(9))).code == 0
+    settings, workload, question = asked.seen[0]
+    assert (workload.name, question.batch_size) == ("resnet50", 64)
+    assert (settings.knobs.precision, settings.knobs.optimizer) == ("amp-bf16", "sgd")
+    assert len(question.gpus) > 10  # those that the scheduler may choose among, not the card of the lock
+    for name, sentence in (("trian", "Did you mean train?"), ("t.py::t", "is locked by a test")):
+        finished = autofit(*call, name, cards=asked(needing(9)))
+        assert finished.code == 2
+        assert sentence in finished.err
