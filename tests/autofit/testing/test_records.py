@@ -9,6 +9,7 @@ import pytest
 
 from autofit.locks.lock_file import Lock, LockedConfiguration, LockedPeak, read_lock, write_lock
 from autofit.testing.records import summary_lines, update_lock
+from tests.autofit.testing.projects import PLUGIN, alone  # noqa: F401 - a fixture
 
 GIB = 1024**3
 pytest_plugins = "pytester"
@@ -35,8 +36,8 @@ def found(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def config(pytester: pytest.Pytester) -> pytest.Config:
-    return pytester.parseconfig("-p", "autofit.testing.plugin")
+def config(pytester: pytest.Pytester, alone: None) -> pytest.Config:  # noqa: F811 - the fixture
+    return pytester.parseconfig(*PLUGIN)
 
 
 def lock_of(config: pytest.Config) -> Path:
