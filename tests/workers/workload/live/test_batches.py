@@ -43,6 +43,12 @@ def test_the_largest_sample_is_repeated_with_its_values():
     assert batches(1, CPU)["tokens"].shape == (1, 6)
 
 
+def test_the_bytes_of_a_batch_are_told_without_making_it():
+    batches = LikeBatches(Texts(), padded)
+    made = batches(5, CPU)
+    assert batches.num_bytes(5) == made["tokens"].nbytes + made["scale"].nbytes == 5 * 6 * 8 + 4
+
+
 def test_samples_in_one_row_grow_along_it():
     assert LikeBatches(Texts(), in_one_row)(7, CPU).shape == (1, 42)
 
