@@ -77,6 +77,25 @@ class LikeBatches:
         )
 
 
+class WithNextBatch:
+    """Function that makes a batch and keeps the next one, as data loaders of trainers do on the CPU.
+
+    They load a batch ahead of the step that runs. Where steps run on the CPU, both take its memory.
+
+    Args:
+        batches: makes one batch.
+    """
+
+    def __init__(self, batches: LikeBatches) -> None:
+        self._batches = batches
+        self._next: Any = None
+
+    def __call__(self, batch_size: int, device: torch.device) -> Any:
+        self._next = None
+        self._next = self._batches(batch_size, device)
+        return self._batches(batch_size, device)
+
+
 class _Numbered:
     """Replacement of the tensors of a batch in its pickle, by their place among its tensors."""
 
