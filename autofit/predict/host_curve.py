@@ -7,13 +7,14 @@ libraries' code. A search only takes from these predictions where its measured t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.settings.goals import Risk
 from autofit_workers.replay.curve import host_blocks
 from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.spec.protocol import LIBRARIES_KIND, Probe, TrialOutcome, TrialSpec, WorkloadRef
 
 _MIB = 1024**2
 _BASELINE = WorkloadRef(kind="import", target="autofit_workers.trials.measure.baseline:workload")
@@ -51,10 +52,19 @@ class HostProcess:
 ASSUMED_PROCESS = HostProcess(resident_bytes=320 * _MIB, private_bytes=320 * _MIB)
 
 
-def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialSpec:
-    """Specification of a trial that measures the memory of a process itself, with a minimal workload."""
+def baseline_spec(
+    *, num_threads: int | None, deadline_seconds: float, libraries_of: WorkloadRef | None = None
+) -> TrialSpec:
+    """Specification of a trial that measures the memory of a process itself, with a minimal workload.
+
+    Args:
+        num_threads: intra-op threads.
+        deadline_seconds: time after which it is ended.
+        libraries_of: pickled workload whose libraries the process imports first; None for PyTorch alone.
+    """
+    with_libraries = libraries_of and dataclasses.replace(libraries_of, kind=LIBRARIES_KIND)
     return TrialSpec(
-        workload=_BASELINE,
+        workload=with_libraries or _BASELINE,
         batch_size=_BASELINE_BATCH,
         probe=Probe.CPU,
         num_steps=1,

@@ -228,28 +228,37 @@ def _only_batch(space: SearchSpace, knobs: Knobs) -> int | None:
     return space.min_batch if space.caps.get(knobs) == space.min_batch else None
 
 
-_host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
+_host_processes: dict[tuple[str | None, int | None, str | None], HostProcess] = {}
 
 
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
     """Memory of a CPU trial's process without a workload; measured once in this process.
 
-    The memory depends on the machine and the number of threads, not on the workload. If it cannot be
-    measured, a typical value is assumed, and the next search measures again.
+    The memory depends on the machine, the number of threads, and the libraries that the workload imports.
+    Those are only imported for a pickled workload, as of a trainer; others are taken to import little besides
+    PyTorch. If the memory cannot be measured, a typical value is assumed, and the next search measures again.
 
     Args:
         spec: specification with the fields that all trials of the search share.
         submit: runs the trial that measures the process.
         address: address of the Ray cluster where trials run; None for this machine.
     """
-    place = address, spec.num_threads
-    if place not in _host_processes:
-        baseline = baseline_spec(num_threads=spec.num_threads, deadline_seconds=spec.deadline_seconds)
-        measured = HostProcess.of(submit(baseline).result())
-        if measured is ASSUMED_PROCESS:
-            return measured
-        _host_processes[place] = measured
-    return _host_processes[place]
+    pickled = spec.workload if spec.workload.kind == "pickle" else None
+    for libraries_of in (pickled, None) if pickled else (None,):
+        digest = None if libraries_of is None else libraries_of.source_sha256
+        place = address, spec.num_threads, digest
+        if place not in _host_processes:
+            baseline = baseline_spec(
+                num_threads=spec.num_threads,
+                deadline_seconds=spec.deadline_seconds,
+                libraries_of=libraries_of,
+            )
+            measured = HostProcess.of(submit(baseline).result())
+            if measured is ASSUMED_PROCESS:  # a model that cannot be built without memory, or a lost trial
+                continue
+            _host_processes[place] = measured
+        return _host_processes[place]
+    return ASSUMED_PROCESS
 
 
 def _on_the_cpu(

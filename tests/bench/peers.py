@@ -1,11 +1,12 @@
-"""autofit beside Lightning's `scale_batch_size`, on the CPU: `python tests/bench/peers.py`.
+"""autofit's finders of batch sizes beside those of trainers, on the CPU: `python tests/bench/peers.py`.
 
-All of them look for the largest batch of the same model under the same limit, in one run, each from a
-cold start. Lightning's answer is then run in a fresh process, as autofit has done with its own before it
-answers. At the end one verifier runs every answer once more, and no time of that counts.
+Lightning's `scale_batch_size` (power, binsearch), transformers' `auto_find_batch_size` and Accelerate's
+`find_executable_batch_size`, each beside the one in `autofit.integrations`, look for the largest batch of the
+same trainings under the same limit, in one run. Each is a fresh process that knows nothing of earlier runs.
+Every answer is then run for three steps by its trainer in another fresh process under the limit, and no time
+of that counts.
 
-Lightning lives in an environment of its own, which is made where there is none (`--environment`). To try the
-script itself: `--model tests/bench/wide_workload.py:wide --gpu-mem 930M --mode power`.
+To try the script itself: `--training rows --trainer accelerate --limit 900M`.
 """
 
 from __future__ import annotations
@@ -13,178 +14,162 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 import time
-import venv
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-from autofit.paths import state_dir
-from autofit_workers.spec.protocol import Verdict
-from autofit_workers.trials.isolate import environment_of
-from tests.bench.cpu_trials import ROOT, Setting, add_options, machine, setting_of, tune
+from autofit.units import parse_bytes
+from tests.bench.cpu_trials import ROOT, machine
 
-MODES = ("power", "binsearch")
-_SCALER = Path(__file__).with_name("lightning_scaler.py")
-_MOST_TRIALS = {"power": 1.0, "binsearch": 0.5}  # of ours, as a share of that mode's
-_SOAK_STEPS = 5  # what `autofit tune` verifies its answer with on the CPU
+TRAININGS = ("rows", "texts", "images")
+FINDERS = {  # of each trainer: its own, and autofit's last
+    "lightning": ("power", "binsearch", "autofit"),
+    "transformers": ("own", "autofit"),
+    "accelerate": ("own", "autofit"),
+}
+_PROGRAM = Path(__file__).parent / "trainers" / "finders.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """How one tool came to its answer.
+    """How one finder came to its answer.
 
     Attributes:
-        answer_seconds: from its start in a shell to its answer.
-        verified_seconds: until that answer had also run in a process of its own; None where it did not.
-        device_seconds: for how long a process that trained was there.
-        num_trials: sizes that really ran, the verification included.
-        tried: those sizes, in their order.
+        batch_size: the answer; None if it ended with an error.
+        fits: whether three steps with the answer ran in a fresh process under the limit.
+        num_tries: sizes that really ran.
+        sizes: those sizes in their order, where the finder runs them itself.
+        wall_seconds: from the start of the process to its end.
+        processor_seconds: of that process and all that it started.
     """
 
-    tool: str
+    trainer: str
+    finder: str
+    training: str
     batch_size: int | None
-    answer_seconds: float
-    verified_seconds: float | None
-    device_seconds: float
-    num_trials: int
-    tried: tuple[int, ...]
-    note: str = ""
+    fits: bool
+    num_tries: int
+    sizes: tuple[int, ...]
+    wall_seconds: float
+    processor_seconds: float
+    error: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainer}, {self.finder}"
 
 
-def run_autofit(setting: Setting) -> Run:
-    """autofit's answer is verified when it is given."""
-    tuned = tune(setting)
-    return Run(
-        tool="autofit",
-        batch_size=tuned.largest_batch,
-        answer_seconds=tuned.wall_seconds,
-        verified_seconds=tuned.wall_seconds if tuned.largest_batch is not None else None,
-        device_seconds=tuned.trial_seconds,
-        num_trials=len(tuned.trials),
-        tried=tuple(size for size, _, _ in tuned.trials),
-    )
-
-
-def run_lightning(setting: Setting, mode: str, python: Path) -> Run:
-    """Lightning's answer, then one trial of ours in a fresh process."""
-    spec = setting.spec(1)
-    command = [str(python), "-P", str(_SCALER), "--mode", mode, "--budget-bytes", str(setting.budget_bytes)]
-    for name in ("model", "optimizer", "threads"):
-        command += [f"--{name}", setting.options[name]]
-    started = time.monotonic()
-    done = subprocess.run(
-        command,
-        env={**os.environ, **environment_of(spec)},  # the same allocator and threads as in our trials
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    answer_seconds = time.monotonic() - started
+def started(finder: str, training: str, limit_bytes: int, *more: str) -> tuple[dict[str, Any], float, float]:
+    """What a finder prints, in a process that knows nothing; its seconds and those of processors."""
+    command = [sys.executable, str(_PROGRAM), finder, training, "--limit-bytes", str(limit_bytes), *more]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "workers")])
+    with tempfile.TemporaryDirectory() as state:
+        began, before = time.monotonic(), _processor_seconds()
+        done = subprocess.run(
+            command,
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "AUTOFIT_STATE_DIR": state,
+            },
+            cwd=state,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seconds, processor_seconds = time.monotonic() - began, _processor_seconds() - before
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        answer = {"batch_size": None, "error": lines[-1], "tried": []}
-    else:
-        answer = json.loads(done.stdout.splitlines()[-1])
-    size, tried = answer["batch_size"], tuple(answer["tried"])
-    verified_seconds, device_seconds = None, answer_seconds
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return {"batch_size": None, "sizes": [], "num_tries": None, "error": last}, seconds, processor_seconds
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer, seconds, processor_seconds
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run(trainer: str, finder: str, training: str, limit_bytes: int) -> Run:
+    """Runs a finder, and verifies its answer."""
+    answer, seconds, processor_seconds = started(f"{trainer}-{finder}", training, limit_bytes)
+    size, fits = answer["batch_size"], False
     if size is not None:
-        outcome = setting.measure(size, num_steps=_SOAK_STEPS)
-        device_seconds += outcome.wall_seconds
-        tried = (*tried, size)
-        if outcome.verdict is Verdict.FITS:
-            verified_seconds = device_seconds
+        verified, *_ = started(f"{trainer}-verify", training, limit_bytes, "--size", str(size))
+        fits = verified["error"] is None
+    tries = len(answer["sizes"]) if answer["num_tries"] is None else answer["num_tries"]
     return Run(
-        tool=f"Lightning, {mode}",
+        trainer=trainer,
+        finder=finder,
+        training=training,
         batch_size=size,
-        answer_seconds=answer_seconds,
-        verified_seconds=verified_seconds,
-        device_seconds=device_seconds,
-        num_trials=len(tried),
-        tried=tried,
-        note=answer["error"] or "",
+        fits=fits,
+        num_tries=tries,
+        sizes=tuple(answer["sizes"]),
+        wall_seconds=seconds,
+        processor_seconds=processor_seconds,
+        error=answer["error"],
     )
 
 
-def lightning_python(environment: Path) -> Path:
-    """The interpreter of Lightning's environment, with the PyTorch of our constraints."""
-    python = environment / "bin" / "python"
-    if not python.exists():
-        venv.create(environment, with_pip=True)
-        constraints = ["-c", str(ROOT / "constraints.txt")]
-        subprocess.run(
-            [python, "-m", "pip", "install", "-q", *constraints, "torch", "pytorch-lightning>=2.6,<3"],
-            check=True,
-        )
-    return python
+def print_run(each: Run) -> None:
+    """Prints a row of Markdown, and how a finder without an answer ended."""
+    answer = "none" if each.batch_size is None else str(each.batch_size)
+    fits = "–" if each.batch_size is None else "yes" if each.fits else "**no**"
+    sizes = ", ".join(map(str, each.sizes)) or "in other processes"
+    print(
+        f"| {each.training} | {each.name} | {answer} | {fits} | {each.num_tries} | {each.wall_seconds:.0f} "
+        f"| {each.processor_seconds:.0f} | {sizes}{'' if each.error is None else f'; {each.error}'} |",
+        flush=True,
+    )
 
 
-def print_table(runs: list[Run], fits: dict[int, bool]) -> None:
-    """The runs as Markdown."""
-    print("| | answer | fits? | trials | answer, s | verified answer, s | device-seconds | sizes run |")
-    print("|---|---|---|---|---|---|---|---|")
-    for run in runs:
-        answer = "none" if run.batch_size is None else str(run.batch_size)
-        does_fit = "–" if run.batch_size is None else ("yes" if fits[run.batch_size] else "**no**")
-        verified = "–" if run.verified_seconds is None else f"{run.verified_seconds:.0f}"
-        sizes = ", ".join(map(str, run.tried))
-        print(
-            f"| {run.tool} | {answer} | {does_fit} | {run.num_trials} | {run.answer_seconds:.0f} "
-            f"| {verified} | {run.device_seconds:.0f} | {sizes} |"
-        )
-    for run in runs:
-        if run.note:
-            print(f"\n{run.tool} ended with: {run.note}")
-
-
-def misses(ours: Run, peers: Mapping[str, Run]) -> list[str]:
-    """What of the criterion does not hold; a peer that gave no verified answer is no measure.
-
-    Args:
-        peers: by Lightning's mode.
-    """
-    found = [] if ours.verified_seconds is not None else ["no verified answer"]
-    for mode, peer in peers.items():
-        if ours.num_trials > _MOST_TRIALS[mode] * peer.num_trials:
-            most = f"{_MOST_TRIALS[mode]:.0%} of {mode}'s trials"
-            found.append(f"more than {most}: {ours.num_trials} to {peer.num_trials}")
-        if ours.verified_seconds is None or peer.verified_seconds is None:
+def misses(runs: list[Run]) -> list[str]:
+    """Where autofit is not at least as good; a peer without an answer that fits is no measure."""
+    *peers, ours = runs
+    found = [] if ours.fits else [f"{ours.training}: no answer of {ours.name} that fits"]
+    for peer in peers:
+        if not (peer.fits and peer.batch_size and ours.fits and ours.batch_size):
             continue
-        if ours.verified_seconds > peer.verified_seconds:
-            found.append(
-                f"slower to a verified answer than {peer.tool}: "
-                f"{ours.verified_seconds:.0f} s to {peer.verified_seconds:.0f} s"
-            )
+        compared = {
+            "smaller": (peer.batch_size, ours.batch_size),
+            "more tries": (ours.num_tries, peer.num_tries),
+            "slower": (round(ours.wall_seconds), round(peer.wall_seconds)),
+        }
+        found += [
+            f"{ours.training}: {what} than {peer.name} ({ours_or_peers[0]} > {ours_or_peers[1]})"
+            for what, ours_or_peers in compared.items()
+            if ours_or_peers[0] > ours_or_peers[1]
+        ]
     return found
 
 
 def main() -> int:
-    """Prints the table; 1 if the criterion is missed."""
+    """Prints the table; 1 if autofit is not at least as good anywhere."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add_options(parser)
-    parser.add_argument(
-        "--environment", type=Path, default=state_dir() / "bench-lightning", help="where Lightning is"
-    )
-    parser.add_argument(
-        "--mode", action="append", choices=MODES, help="of Lightning's, repeatable; default: each"
-    )
+    parser.add_argument("--training", action="append", choices=TRAININGS, help="repeatable; default: each")
+    parser.add_argument("--trainer", action="append", choices=FINDERS, help="repeatable; default: each")
+    parser.add_argument("--limit", default="900M", help="on the memory of the process [900M]")
     options = parser.parse_args()
-    setting = setting_of(options)
-    python = lightning_python(options.environment)
-    print(f"{machine()}\n\n{setting}\n", flush=True)
-    ours = run_autofit(setting)
-    peers = {mode: run_lightning(setting, mode, python) for mode in options.mode or MODES}
-    runs = [ours, *peers.values()]
-    answers = {run.batch_size for run in runs if run.batch_size is not None}
-    fits = {
-        size: setting.measure(size, num_steps=_SOAK_STEPS).verdict is Verdict.FITS for size in sorted(answers)
-    }
-    print_table(runs, fits)
-    found = misses(ours, peers)
+    limit_bytes = parse_bytes(options.limit)
+    print(f"{machine()}; limit {options.limit}\n", flush=True)
+    print("| training | finder | answer | fits | tries | seconds | processor seconds | sizes run |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    found = []
+    for trainer in options.trainer or FINDERS:
+        for training in options.training or TRAININGS:
+            runs = []
+            for finder in FINDERS[trainer]:
+                runs.append(run(trainer, finder, training, limit_bytes))
+                print_run(runs[-1])
+            found += misses(runs)
     print("\n" + ("\n".join(found) or "the criterion holds"), f"\n\n{machine()}", sep="")
     return bool(found)
 

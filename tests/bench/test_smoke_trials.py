@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -65,28 +62,20 @@ def test_sweep(run: Run) -> None:
     assert done.out.endswith("the sweep and the search agree\n")
 
 
-@pytest.fixture
-def without_us(tmp_path: Path) -> Path:
-    """An environment with the libraries of this one, of which autofit is none, as Lightning's own."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    libraries = shlex.quote(sysconfig.get_path("purelib"))
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={libraries} exec {shlex.quote(sys.executable)} -S "$@"\n')
-    python.chmod(0o755)  # -S: no file of paths is read, by which an editable autofit is found
-    return tmp_path
-
-
 @pytest.mark.bench
-@needs("pytorch_lightning")
-@of("tests/bench/peers.py", "tests/bench/lightning_scaler.py")
-def test_peers(run: Run, without_us: Path) -> None:
-    done = run(*WIDE, "--environment", without_us, "--mode", "power", code=None)
-    for tool in ("autofit", "Lightning, power"):
-        _, answer, fits, num_trials, *_, sizes = row_of(done.out, tool)
+@needs("accelerate")
+@of("tests/bench/peers.py", "tests/bench/trainers/finders.py")
+def test_peers(run: Run) -> None:
+    done = run("--training", "rows", "--trainer", "accelerate", "--limit", "900M", code=None)
+    for finder in ("own", "autofit"):
+        _, _, answer, fits, num_tries, seconds, processor_seconds, sizes = row_of(
+            done.out, f"rows | accelerate, {finder}"
+        )
         assert int(answer) >= 1
         assert fits == "yes"
-        assert int(num_trials) == len(sizes.split(", ")) > 1
-    assert "ended with" not in done.out
+        assert sizes.split(", ")[-1] == answer
+        assert int(num_tries) == len(sizes.split(", "))
+        assert min(float(seconds), float(processor_seconds)) > 0
     assert done.code == ("the criterion holds" not in done.out)
 
 

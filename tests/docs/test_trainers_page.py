@@ -22,7 +22,7 @@ def test_the_snippets_can_be_typed(tmp_path: Path, state_dir: Path, monkeypatch:
     """Runs them with small models, for a named card, as the pages' readers have one in their machines."""
     monkeypatch.chdir(tmp_path)
     text = (PAGES / "trainers.md").read_text(encoding="utf-8")
-    transformers, lightning, accelerate, own = [
+    transformers, lightning, accelerate, composer, own = [
         code for language, code in blocks(text) if language == "python"
     ]
 
@@ -47,6 +47,8 @@ def test_the_snippets_can_be_typed(tmp_path: Path, state_dir: Path, monkeypatch:
     names = {}
     exec(accelerate, names)
     assert names["train"].__name__ == "train"
+
+    compile(composer, "trainers.md", "exec")  # test_composer.py runs such a training
 
     model = torch.nn.Linear(2, 2)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
@@ -16,6 +19,7 @@ from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.trials import door
+from autofit_workers.workload.workload import Workload
 
 MIB = 1024**2
 NUM_THREADS = 2
@@ -62,6 +66,31 @@ def measured_process() -> HostProcess:
     outcome = door.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
     assert outcome.verdict is Verdict.FITS, outcome.error
     return HostProcess.of(outcome)
+
+
+@pytest.mark.process
+def test_a_process_of_a_pickled_workload_holds_what_its_libraries_do(tmp_path: Path) -> None:
+    (tmp_path / "large_library.py").write_text(f"held = b'x' * {96 * MIB}", encoding="utf-8")
+
+    def build_model() -> torch.nn.Module:
+        import large_library  # type: ignore[import-not-found]
+
+        assert large_library.held
+        return torch.nn.Linear(4096, 16384)  # 256 MiB, which the process must not hold
+
+    def of_no_step(*_: Any) -> Any:
+        raise AssertionError("no step of it runs")
+
+    workload = Workload(build_model=build_model, make_batch=of_no_step, loss=of_no_step, optimizer="adam")
+    reference = workload.reference()
+    assert reference.kind == "pickle"
+    with_library = dataclasses.replace(reference, search_path=(*reference.search_path, str(tmp_path)))
+    outcome = door.run(
+        baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0, libraries_of=with_library)
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    more = HostProcess.of(outcome).resident_bytes - measured_process().resident_bytes
+    assert 90 * MIB < more < 90 * MIB + FILE_PAGES_BYTES + 16 * MIB
 
 
 @pytest.mark.process

@@ -37,6 +37,7 @@ COMPILING = "compiling graph"  # and its number, while PyTorch's compiler runs i
 ALLOCATOR_PEAK = "allocator peak"  # only CPU trials have this phase, and their budget does not hold for it
 # Key in an outcome's environment: the reason why the trial was not run. The outcome is then a prediction.
 NOT_TRIED = "not_tried"
+LIBRARIES_KIND = "libraries"  # of a reference; see `WorkloadRef`
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
 HOST_ARCHITECTURE = "cpu"
@@ -172,7 +173,8 @@ class WorkloadRef:
     """Reference of a workload, by which another process loads it; may hold pickled bytes.
 
     Attributes:
-        kind: `builtin`, `library`, `import`, `file`, `script` or `pickle`.
+        kind: `builtin`, `library`, `import`, `file`, `script` or `pickle`; `libraries` for the pickle of a
+            workload of which a trial only imports the libraries, to measure its process.
         target: the built-in's name; `timm:resnet50`; `package.module:attribute`;
             `/abs/file.py:attribute`; `/abs/train.py` of a script; for a pickle, a name for reports.
         source_sha256: digest of the source file or of the pickle, if known; a worker

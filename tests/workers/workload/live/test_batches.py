@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 import torch
 
 from autofit_workers.spec.errors import UnsupportedError
-from autofit_workers.workload.live.batches import LikeBatches
+from autofit_workers.workload.live.batches import LikeBatches, WithNextBatch
 
 CPU = torch.device("cpu")
 
@@ -41,6 +42,23 @@ def test_the_largest_sample_is_repeated_with_its_values():
     assert torch.equal(made["tokens"], torch.arange(1, 7).repeat(5, 1))
     assert made["scale"] == 2
     assert batches(1, CPU)["tokens"].shape == (1, 6)
+
+
+def test_the_bytes_of_a_batch_are_told_without_making_it():
+    batches = LikeBatches(Texts(), padded)
+    made = batches(5, CPU)
+    assert batches.num_bytes(5) == made["tokens"].nbytes + made["scale"].nbytes == 5 * 6 * 8 + 4
+
+
+def test_the_next_batch_is_kept_and_only_that():
+    batches = WithNextBatch(LikeBatches(Texts(), padded))
+    made = [batches(5, CPU) for _ in range(2)]
+    assert all(torch.equal(each["tokens"], torch.arange(1, 7).repeat(5, 1)) for each in made)
+    assert len({each["tokens"].data_ptr() for each in (*made, batches._next)}) == 3
+    kept = weakref.ref(batches._next["tokens"])
+    batches(3, CPU)
+    assert kept() is None
+    assert batches._next["tokens"].shape == (3, 6)
 
 
 def test_samples_in_one_row_grow_along_it():

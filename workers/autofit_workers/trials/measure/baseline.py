@@ -7,10 +7,13 @@ optimizer imports), and the libraries' buffers.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
-from autofit_workers.workload.workload import Workload
+from autofit_workers.spec.protocol import LIBRARIES_KIND, WorkloadRef
+from autofit_workers.workload.workload import Workload, resolve
 
 _CHANNELS, _SIDE, _CLASSES = 16, 16, 64
 
@@ -39,3 +42,18 @@ def _loss(model: nn.Module, images: Tensor) -> Tensor:
 workload = Workload(
     build_model=_build_model, make_batch=_make_batch, loss=_loss, optimizer="sgd-momentum", name="baseline"
 )
+
+
+def resolve_measured(ref: WorkloadRef) -> Workload:
+    """Loads the workload that a measured trial runs.
+
+    Of a reference to a workload's libraries it is the baseline, in a process that has imported them: a
+    trainer's own libraries may take as much memory as PyTorch. The workload's model is built for that without
+    memory, as some libraries are imported only then.
+    """
+    if ref.kind != LIBRARIES_KIND:
+        return resolve(ref)
+    own = resolve(dataclasses.replace(ref, kind="pickle"))
+    with torch.device("meta"):
+        own.build_model()
+    return workload

@@ -33,9 +33,10 @@ from autofit_workers.spec.protocol import (
 )
 from autofit_workers.tracing.host.allocator_peak import allocator_peak_bytes
 from autofit_workers.trials.measure import steps
+from autofit_workers.trials.measure.baseline import resolve_measured
 from autofit_workers.trials.measure.script import ScriptTrial
 from autofit_workers.trials.outcomes import evidence_sought, processor_name
-from autofit_workers.workload.workload import Workload, resolve
+from autofit_workers.workload.workload import Workload
 
 # The additional profiled step is only taken if the deadline leaves time for as many usual steps: the profiler
 # slows a step down.
@@ -73,7 +74,7 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
         if spec.workload.kind == "script":
             out_of_memory = _run_script(spec, meter, progress, give_up)
         else:
-            out_of_memory = _run(resolve(spec.workload), spec, meter, progress)
+            out_of_memory = _run(resolve_measured(spec.workload), spec, meter, progress)
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,32 @@ class LikeBatches:
         ]
         with _standing_for(made):
             return unpickled(self._pickled)
+
+    def num_bytes(self, batch_size: int) -> int:
+        """Bytes of all tensors of a batch, which is not made for it."""
+        return sum(
+            math.prod(_sizes(tensor, grows, batch_size)) * tensor.element_size()
+            for tensor, grows in zip(self._tensors, self._grows, strict=True)
+        )
+
+
+class WithNextBatch:
+    """Function that makes a batch and keeps the next one, as data loaders of trainers do on the CPU.
+
+    They load a batch ahead of the step that runs. Where steps run on the CPU, both take its memory.
+
+    Args:
+        batches: makes one batch.
+    """
+
+    def __init__(self, batches: LikeBatches) -> None:
+        self._batches = batches
+        self._next: Any = None
+
+    def __call__(self, batch_size: int, device: torch.device) -> Any:
+        self._next = None
+        self._next = self._batches(batch_size, device)
+        return self._batches(batch_size, device)
 
 
 class _Numbered:
@@ -151,11 +178,16 @@ def _sendable(tensor: torch.Tensor) -> torch.Tensor:
 
 def _enlarged(tensor: torch.Tensor, grows: dict[int, int], batch_size: int) -> torch.Tensor:
     """Tensor of a batch of some size, which repeats the samples of a smaller one."""
-    sizes = list(tensor.shape)
-    for dimension, each in grows.items():
-        sizes[dimension] = each * batch_size
+    sizes = _sizes(tensor, grows, batch_size)
     repeats = [-(-size // had) if had else 1 for size, had in zip(sizes, tensor.shape, strict=True)]
     made = tensor.repeat(repeats) if sizes else tensor
     for dimension, size in enumerate(sizes):
         made = made.narrow(dimension, 0, size)
     return made.contiguous()
+
+
+def _sizes(tensor: torch.Tensor, grows: dict[int, int], batch_size: int) -> list[int]:
+    sizes = list(tensor.shape)
+    for dimension, each in grows.items():
+        sizes[dimension] = each * batch_size
+    return sizes

@@ -60,6 +60,19 @@ def loss_of_training_step(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
+def loss_of_composer(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Loss that a ComposerModel computes from its outputs, as Composer's Trainer adds it up."""
+    own_model: Any = model if hasattr(model, "loss") else model.module  # what DDP is wrapped around
+    found = own_model.loss(model(batch), batch)
+    if isinstance(found, Mapping):
+        losses = [found["total"]] if "total" in found else [*found.values()]
+    else:
+        losses = [found] if isinstance(found, torch.Tensor) else [*(found or ())]
+    if not losses:
+        raise InvalidLossError(f"{type(own_model).__name__}.loss() returned no loss, which a step needs")
+    return torch.stack([loss.sum() for loss in losses]).sum()
+
+
 @dataclass(frozen=True)
 class LikeOptimizer:
     """Function from a model to an optimizer like one of a trainer.
