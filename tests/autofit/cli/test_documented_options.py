@@ -19,6 +19,11 @@ _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 _OF_SCRIPTS = re.compile(r"(--script-arg|--batch-arg) --[a-z][\w=-]*")
 # Options of pip and uv, by which pages say how autofit is installed.
 _OF_INSTALLERS = {"--index-url", "--from", "--torch-backend"}
+_OF_OTHER_PROGRAMS = {
+    "--from-file",
+    "--memory-update",
+    "--pdb",
+}  # kubectl; pytest, with this package's plugin
 _OF_SCHEDULERS = {"--gres", "--constraint", "--gpu-memory-request"}
 _OF_ALL = {"-h", "--help", "--help-all", "--version"}
 
@@ -72,7 +77,7 @@ def test_the_pages_name_no_option_that_does_not_exist() -> None:
     text = _OF_SCRIPTS.sub(r"\1", "\n".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")))
     named = {name for name in _OPTION.findall(text) if name.startswith("--")}
     own = _OF_ALL.union(*map(options_of, autofit.commands.values()))
-    assert named <= own | _OF_INSTALLERS | _OF_SCHEDULERS
+    assert named <= own | _OF_INSTALLERS | _OF_SCHEDULERS | _OF_OTHER_PROGRAMS
 
 
 def test_the_json_page_describes_every_schema_that_is_printed_or_written() -> None:

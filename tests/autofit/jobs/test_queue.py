@@ -207,7 +207,7 @@ def test_reading_creates_nothing(queue: JobQueue) -> None:
         ({}, "it lacks exit_code, kind, message, schema"),
         ({"schema": "autofit.error/1", "exit_code": 5}, "it lacks kind, message"),
         ({**ERROR, "message": ["no such card"]}, "['no such card'] is not of type str"),
-        ({**ERROR, "exit_code": 7}, "7 is not a valid ExitCode"),
+        ({**ERROR, "exit_code": 99}, "99 is not a valid ExitCode"),
     ],
 )
 def test_an_answer_that_is_none_says_what_is_wrong_with_it(answer: dict[str, Any], why: str) -> None:
