@@ -20,7 +20,8 @@ IMPORTS = """
 import importlib, pkgutil, sys
 import autofit, autofit_workers
 assert sys.platform == "darwin"
-of_frameworks = ("autofit.integrations.lightning", "autofit.integrations.transformers")  # classes of theirs
+frameworks = ("composer", "lightning", "transformers")  # whose classes these modules derive from
+of_frameworks = [f"autofit.integrations.{name}" for name in frameworks]
 for package in (autofit, autofit_workers):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("__main__") and module.name not in of_frameworks:
