@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from fractions import Fraction
 
 from autofit.errors import BudgetError, UsageError
-from autofit.hardware.budget import DEFAULT_MARGIN, Budget, assumed_context, budget_of, make_budget
+from autofit.hardware.budget import (
+    DEFAULT_MARGIN,
+    Budget,
+    assumed_context,
+    budget_of,
+    least_total_bytes,
+    make_budget,
+)
 from autofit.locks.configurations import options_of
 from autofit.locks.lock_file import ANY_CARD, LockedConfiguration, LockedPeak
 from autofit.settings.parallels import parallels_of
@@ -155,8 +161,8 @@ def _compared(
 def _least_memory_mib(needed_bytes: int, mesh: Sequence[int]) -> int:
     """Memory by nvidia-smi of the smallest card that has so much left for PyTorch, in MiB."""
     context, _ = assumed_context(None, mesh=mesh)
-    total = Fraction(needed_bytes + context.high_bytes) / (1 - Fraction(str(DEFAULT_MARGIN)))
-    return -(-total.__ceil__() // _MIB) + _DRIVER_MIB
+    total_bytes = least_total_bytes(needed_bytes + context.high_bytes, DEFAULT_MARGIN)
+    return -(-total_bytes // _MIB) + _DRIVER_MIB
 
 
 def _mesh(arguments: Sequence[str]) -> tuple[int, ...]:
