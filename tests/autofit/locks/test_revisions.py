@@ -167,18 +167,30 @@ def test_a_revision_that_cannot_be_predicted_is_told_in_a_sentence(
     assert project.git("worktree", "list").count("\n") == 1
 
 
+# A process started in the background of a script ignores SIGINT, and so do its children.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from autofit.cli import main
+sys.exit(main())
+"""
+
+
 def test_an_interrupted_diff_leaves_no_worktree(project: Project, tmp_path: pathlib.Path) -> None:
     slow = TRAIN.replace("def workload():", "def workload():\n    import time\n    time.sleep(60)")
     project.commit({"train.py": slow}, "slow")
-    command = [sys.executable, "-P", "-m", "autofit.cli", "diff", "--rev", "slow..small", *DIFF]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, "-P", "-c", INTERRUPTIBLE, "diff", "--rev", "slow..small", *DIFF]
     temporary = tmp_path / "temporary"
-    deadline = time.monotonic() + 60
-    while not list(temporary.glob("autofit-revision-*/revision/train.py")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not list(temporary.glob("autofit-revision-*/revision/train.py")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()  # without effect once it has ended
     assert list(temporary.glob("autofit-*")) == []
     assert project.git("worktree", "list").count("\n") == 1
 
