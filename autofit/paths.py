@@ -206,6 +206,20 @@ def _mode(path: Path) -> int:
         raise OSError(errno.EINVAL, f"no file can have that name ({error})") from error
 
 
+FileStamp = tuple[int, int, int]
+"""Modification time in nanoseconds, inode and size of a file."""
+
+
+def stamp_of(path: Path) -> FileStamp:
+    """Numbers that change when a file is written or replaced, also by links that lead to another file.
+
+    Raises:
+        OSError: the file is not there, or cannot be looked up.
+    """
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file atomically: after a crash the file has the old or the new content, never a part.
 

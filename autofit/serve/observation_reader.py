@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autofit.events import EventSink, RealRunPeak, RealRunsObserved
+from autofit.paths import FileStamp, stamp_of
 from autofit.predict.intervals.observations import (
     UNREADABLE,
     Observation,
@@ -30,7 +31,7 @@ class ObservationReader:
     def __init__(self, *, emit: EventSink, log: Log) -> None:
         self._emit = emit
         self._log = log
-        self._states: dict[Path, tuple[int, int, int]] = {}  # modification time in ns, inode and size
+        self._states: dict[Path, FileStamp] = {}
         self._found: dict[Path, Observation] = {}
 
     def read(self) -> None:
@@ -71,14 +72,13 @@ class BesideObservations:
         self._reader.read()
 
 
-def _states() -> dict[Path, tuple[int, int, int]]:
+def _states() -> dict[Path, FileStamp]:
     states = {}
     for path in stored_files():
         try:
-            found = path.stat()
+            states[path] = stamp_of(path)
         except OSError:  # taken back since the folder was listed, or on a share that is gone
             continue
-        states[path] = found.st_mtime_ns, found.st_ino, found.st_size
     return states
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autofit.errors import UsageError
-from autofit.webhook.kept_locks import Stamp, stamp_of
+from autofit.paths import FileStamp, stamp_of
 
 
 class Certificates:
@@ -65,7 +65,7 @@ class Certificates:
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._newest
 
-    def _now(self) -> tuple[Stamp, Stamp]:
+    def _now(self) -> tuple[FileStamp, FileStamp]:
         return stamp_of(self._certificate), stamp_of(self._key)
 
     def _loaded(self) -> ssl.SSLContext:

@@ -6,18 +6,17 @@ runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.errors import did_you_mean
 from autofit.locks.lock_file import LockedConfiguration, LockError, read_lock
+from autofit.paths import FileStamp, stamp_of
 
 _ENDING = ".toml"
 _MOST_SHOWN = 100
 _MOST_COMPARED = 20_000  # characters
-Stamp = tuple[int, int, int]
 
 
 class UnknownConfigurationError(Exception):
@@ -28,7 +27,7 @@ class UnknownConfigurationError(Exception):
 class _Read:
     """Configurations of a file, and its stamp when it was read."""
 
-    stamp: Stamp
+    stamp: FileStamp
     configurations: Mapping[str, LockedConfiguration] = field(default_factory=dict)
 
 
@@ -119,13 +118,3 @@ class KeptLocks:
                 f"no lock has a configuration {name[:_MOST_SHOWN]!r}.{near} `autofit lock` writes it"
             )
         return next(iter(found.values()))
-
-
-def stamp_of(path: Path) -> Stamp:
-    """Numbers that change when a file is replaced or written.
-
-    Raises:
-        OSError: the file is not there.
-    """
-    status = os.stat(path)  # noqa: PTH116 - follows the links by which Kubernetes replaces all files at once
-    return status.st_ino, status.st_mtime_ns, status.st_size

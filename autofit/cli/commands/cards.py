@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,8 +121,7 @@ def cards(
             )
         parallels = parallels_on_each(num_gpus, given)
     settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
-    if parallels and settings.script is not None:
-        raise UsageError("--gpus spreads a model over GPUs, but a script decides that itself: drop --gpus")
+    require_no_script(parallels, settings)
     question = CardsQuestion(
         gpus=gpus,
         batch_size=batch_size,
@@ -149,6 +148,16 @@ def parallels_on_each(num_gpus: str, given: dict[str, Any]) -> tuple[Parallel, .
         return parallels_by_number(given.pop("parallel") or FSDP, gpu_numbers(num_gpus))
     except ValueError as error:
         raise UsageError(f"--gpus: {error}") from error
+
+
+def require_no_script(parallels: Sequence[Parallel], settings: TuneSettings) -> None:
+    """Checks that `--gpus` was not given for a script.
+
+    Raises:
+        UsageError: it was.
+    """
+    if parallels and settings.script is not None:
+        raise UsageError("--gpus spreads a model over GPUs, but a script decides that itself: drop --gpus")
 
 
 def cards_named(text: object) -> tuple[Gpu, ...]:

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.cli.options.pages import option
+from autofit.cli.options.shared import format_and_file
 from autofit.errors import UsageError, did_you_mean
 from autofit.settings.options import Topic
 
@@ -21,9 +22,7 @@ _FORMATS = ("markdown", "sarif", "code-quality")
 
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Shell completions of `--findings FORMAT=FILE`: formats, then files."""
-    if "=" in incomplete:
-        return [CompletionItem(incomplete.partition("=")[2], type="file")]
-    return [CompletionItem(f"{each}=") for each in _FORMATS if each.startswith(incomplete)]
+    return format_and_file(dict.fromkeys(_FORMATS, ""), incomplete)
 
 
 FINDINGS_OPTION: Callable[..., Any] = option(

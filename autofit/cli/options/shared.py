@@ -7,7 +7,7 @@ from the command line, the environment or a file.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,22 @@ def combined(*decorators: Decorator) -> Decorator:
         return function
 
     return decorate
+
+
+def format_and_file(formats: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    """Shell completions of a value FORMAT=FILE: formats, then files.
+
+    Args:
+        formats: a help text, which may be empty, for each name of a format.
+        incomplete: what is typed of the value.
+    """
+    if "=" in incomplete:
+        return [CompletionItem(incomplete.partition("=")[2], type="file")]
+    return [
+        CompletionItem(f"{name}=", help=text or None)
+        for name, text in formats.items()
+        if name.startswith(incomplete)
+    ]
 
 
 def one_of(values: Iterable[str]) -> _Completer:

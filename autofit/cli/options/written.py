@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.cli.options.pages import option
+from autofit.cli.options.shared import format_and_file
 from autofit.settings.options import Topic
 
 if TYPE_CHECKING:
@@ -24,13 +25,7 @@ def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
     """Shell completions of `--write FORMAT=FILE`: formats, then files."""
     from autofit.written.formats import FORMATS
 
-    if "=" in incomplete:
-        return [CompletionItem(incomplete.partition("=")[2], type="file")]
-    return [
-        CompletionItem(f"{each.name}=", help=each.tool)
-        for each in FORMATS.values()
-        if each.name.startswith(incomplete)
-    ]
+    return format_and_file({each.name: each.tool for each in FORMATS.values()}, incomplete)
 
 
 WRITE: Callable[..., Any] = option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from autofit.cli.commands.cards import NUM_GPUS, cards_named, parallels_on_each
+from autofit.cli.commands.cards import NUM_GPUS, cards_named, parallels_on_each, require_no_script
 from autofit.cli.interruption import print_document
 from autofit.cli.options.locks import complete_name
 from autofit.cli.options.pages import LongCommand, option
@@ -133,8 +133,7 @@ def request(
     hourly = {} if prices is None else read_prices(prices)
     parallels = () if num_gpus is None else parallels_on_each(num_gpus, given)
     settings = resolve_one_configuration(given, "a request", also=("risk",))
-    if parallels and settings.script is not None:
-        raise UsageError("--gpus spreads a model over GPUs, but a script decides that itself: drop --gpus")
+    require_no_script(parallels, settings)
     if batch_size is None and settings.script is None:
         raise UsageError("how many samples a step? Give --batch-size N")
     question = CardsQuestion(
